@@ -85,6 +85,10 @@ std::shared_ptr<Replica> ReplicaAllocator::new_in_segment(AccessContext& context
   if (!memory) return nullptr;
   auto replica = replica_over(memory);
   parts_->terms.count_in(*replica);
+  // What other processes write cannot be told from what users of this one do; they say what they have written.
+  parts_->watch.track_by_access();
+  parts_->watch.never_watch();
+  parts_->replicas.places.host_has_its_own();
   parts_->shared = std::move(memory);
   return replica;
 }

@@ -9,7 +9,8 @@
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/transfer_engine.hpp"
-#include "device/call_after.hpp"
+#include "core/fork.hpp"
+#include "core/start_thread.hpp"
 #include "device/current_task.hpp"
 #include "device/process_end.hpp"
 #include "device/watched_wait.hpp"
@@ -19,20 +20,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
-#include <cstddef>
+#include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace unimem::detail {
 namespace {
 
-/// How many turns end when work has, on threads of their own.
+/// What is to be done when work has ended: for the turns at one memory by a thread, as long as there are any. Turns at
+/// others do not wait for it.
 class TurnsUnderWay {
  public:
   static TurnsUnderWay& instance() {
@@ -40,27 +45,70 @@ class TurnsUnderWay {
     return all.get();
   }
 
-  void add() {
+  void add(SharedMemory const& memory, std::vector<Event> events, std::function<void()> then) {
+    End end{std::move(events), std::move(then)};  // what is not taken up is destroyed without the lock
     std::scoped_lock const lock(mutex_);
-    ++count_;
+    auto const [line, is_new] = lines_.try_emplace(&memory);
+    try {
+      line->second.emplace_back();
+      if (is_new) start_thread("the ends of turns at shared memory", [this, &memory] { work(memory); }).detach();
+    } catch (...) {
+      if (is_new) lines_.erase(line);
+      throw;
+    }
+    line->second.back() = std::move(end);
+    changed_.notify_all();
   }
-  void remove() noexcept {
+  [[nodiscard]] bool any_at(SharedMemory const& memory) {
     std::scoped_lock const lock(mutex_);
-    if (--count_ == 0) none_.notify_all();
+    return lines_.contains(&memory);
   }
   void await_all() {
     std::unique_lock lock(mutex_);
-    none_.wait(lock, [this] { return count_ == 0; });
+    changed_.wait(lock, [this] { return lines_.empty(); });
   }
 
  private:
+  struct End {
+    std::vector<Event> events;
+    std::function<void()> then;
+    [[nodiscard]] bool is_due() const { return std::ranges::all_of(events, &Event::ready); }
+  };
+  using Line = std::deque<End>;
+
+  void work(SharedMemory const& memory) noexcept {
+    using namespace std::chrono_literals;
+    constexpr std::chrono::microseconds shortest = 20us, longest = 200us;
+    auto pause = shortest;
+    std::unique_lock lock(mutex_);
+    auto& line = lines_.at(&memory);
+    while (!line.empty()) {
+      // It does not wait for one of them, since another's work may end before; nor does it carry any out.
+      auto const due = std::ranges::find_if(line, &End::is_due);
+      if (due == line.end()) {
+        changed_.wait_for(lock, pause);
+        pause = std::min(2 * pause, longest);
+        continue;
+      }
+      pause = shortest;
+      auto end = std::move(*due);
+      line.erase(due);
+      lock.unlock();
+      end.then();
+      end = {};
+      lock.lock();
+    }
+    lines_.erase(&memory);
+    changed_.notify_all();
+  }
+
   std::mutex mutex_;
-  std::condition_variable none_;
-  std::size_t count_ = 0;
+  std::condition_variable changed_;
+  std::map<SharedMemory const*, Line> lines_;
 };
 
 /// Calls `then` when the events have ended, before the process ends.
-void call_after_all(std::vector<Event> events, std::function<void()> then) {
+void call_after_all(SharedMemory const& memory, std::vector<Event> events, std::function<void()> then) {
   static bool const registered = [] {
     watch_process_end([]() noexcept {
       // In the middle of work, which may be what a turn is to end with, it would be waited for by itself.
@@ -69,18 +117,7 @@ void call_after_all(std::vector<Event> events, std::function<void()> then) {
     return true;
   }();
   static_cast<void>(registered);
-  auto& turns = TurnsUnderWay::instance();
-  turns.add();
-  auto const counted = [&turns, then = std::move(then)]() mutable {
-    std::exchange(then, nullptr)();
-    turns.remove();
-  };
-  try {
-    call_after(std::move(events), counted);
-  } catch (...) {
-    turns.remove();
-    throw;
-  }
+  TurnsUnderWay::instance().add(memory, std::move(events), std::move(then));
 }
 
 }  // namespace
@@ -93,12 +130,24 @@ bool SharedAccess::begin_turn(AccessContext& context, ByteRange range, Access ac
   // What others did before this turn must be known before it: of what is being written in a turn nothing is told.
   auto const seen = shared->change_count();
   auto claim = std::optional<SharedMemory::Claim>{};
-  do {
-    turn = nullptr;  // that of the last try, too
-    note_others();
-    turn = std::make_shared<SharedTurn>(shared, range, access);
-    claim = turn->begin();
-  } while (!claim && shared->has_news());
+  try {
+    do {
+      turn = nullptr;  // that of the last try, too
+      note_others();
+      turn = std::make_shared<SharedTurn>(shared, range, access);
+      claim = turn->begin();
+    } while (!claim && shared->has_news());
+  } catch (InvalidArgument const&) {
+    // There are more than may be at once, of which this process's own may be about to end.
+    turn = nullptr;
+    if (!TurnsUnderWay::instance().any_at(*shared)) throw;
+    context.wait_for([memory = shared, seen] {
+      WatchedWait watch{"waiting for work on bytes that other processes share"};
+      memory->wait_for_change(seen);
+      watch.look();
+    });
+    return false;
+  }
   if (!claim) return true;
   turn = nullptr;
   context.wait_for([memory = shared, claim = *claim, seen] {
@@ -219,13 +268,15 @@ std::shared_ptr<Replica> publishing_at_end(std::shared_ptr<Replica> replica, Hel
 void publish_after(HeldTurn turn, BufferParts& parts, std::vector<Event> events) {
   if (!turn) return;
   turn->ends_as(SharedMemory::Outcome::lost);  // unless it comes to more
-  call_after_all(std::move(events),
+  auto const& memory = turn->memory();
+  call_after_all(memory, std::move(events),
                  [turn = std::move(turn), &parts, hold = parts.self.hold()] { publish(parts, *turn); });
 }
 
 void end_turn_after(HeldTurn turn, Event event) {
   if (!turn || event.ready()) return;
-  call_after_all({event}, [turn = std::move(turn)] {});
+  auto const& memory = turn->memory();
+  call_after_all(memory, {event}, [turn = std::move(turn)] {});
 }
 
 }  // namespace unimem::detail

@@ -114,6 +114,10 @@ void SharedMemory::end(ByteRange range, Access access, Outcome outcome) {
   access == Access::writes ? book_.end_write(self_, range, outcome) : book_.end_read(self_, range);
 }
 
+void SharedMemory::wait_for_change(std::uint32_t seen) const noexcept {
+  book_.wait_for_change(seen, look_after);
+}
+
 void SharedMemory::wait_for(Claim const& claim, std::uint32_t seen) {
   book_.wait_for_change(seen, look_after);
   // Others that change something all the time are no reason never to look.

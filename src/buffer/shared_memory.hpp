@@ -71,6 +71,8 @@ class SharedMemory {
   /// Returns once that claim may be gone, or after a short while. What is claimed by a process that has ended is lost
   /// from then on.
   void wait_for(Claim const& claim, std::uint32_t seen);
+  /// Returns once there is another number than `seen`, or after a short while.
+  void wait_for_change(std::uint32_t seen) const noexcept;
   /// Another number: something has changed, a claim has gone perhaps.
   [[nodiscard]] std::uint32_t change_count() const noexcept { return book_.change_count(); }
 
@@ -126,6 +128,7 @@ class SharedTurn {
     has_begun_ = !claim;
     return claim;
   }
+  [[nodiscard]] SharedMemory const& memory() const noexcept { return *memory_; }
   [[nodiscard]] bool is_at(std::shared_ptr<SharedMemory> const& memory) const noexcept { return memory_ == memory; }
   [[nodiscard]] bool writes() const noexcept { return access_ == Access::writes; }
   [[nodiscard]] ByteRange range() const noexcept { return range_; }

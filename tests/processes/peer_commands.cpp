@@ -4,8 +4,9 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
-#include <unimem/kernel/launch.hpp>
 #include <unimem/share/buffer_registry.hpp>
+
+#include "processes/device_work.hpp"
 
 #include <signal.h>
 #include <unistd.h>
@@ -38,53 +39,15 @@ namespace {
 using Byte = std::uint8_t;
 using Bytes = std::vector<Byte>;
 
-Kernel const& fill_kernel() {
-  static Kernel const kernel = Kernel("fill").host(
-      [](WorkItem item, std::span<Byte> bytes, std::uint32_t value) { bytes[item.x] = static_cast<Byte>(value); });
-  return kernel;
-}
-
 Bytes pattern(std::size_t count, std::uint32_t seed) {
   Bytes bytes(count);
   for (std::size_t i = 0; i < count; ++i) bytes[i] = pattern_byte(seed, i);
   return bytes;
 }
 
-Kernel const& pattern_kernel() {
-  static Kernel const kernel = Kernel("pattern").host(
-      [](WorkItem item, std::span<Byte> bytes, std::uint32_t seed) { bytes[item.x] = pattern_byte(seed, item.x); });
-  return kernel;
-}
-
-/// As the pattern, after a while.
-Kernel const& slow_kernel() {
-  static Kernel const kernel = Kernel("slow").host([](WorkItem item, std::span<Byte> bytes, std::uint32_t seed) {
-    if (item.x == 0) std::this_thread::sleep_for(std::chrono::milliseconds(150));
-    bytes[item.x] = pattern_byte(seed, item.x);
-  });
-  return kernel;
-}
-
-/// It fails half-way.
-Kernel const& failing_kernel() {
-  static Kernel const kernel = Kernel("failing").host([](WorkItem item, std::span<Byte> bytes) {
-    if (item.x > bytes.size() / 2) throw std::runtime_error("it was to fail");
-    bytes[item.x] = 0xee;
-  });
-  return kernel;
-}
-
-Kernel const& add_kernel() {
-  static Kernel const kernel = Kernel("add").host([](WorkItem item, std::span<Byte> bytes, std::uint32_t value) {
-    bytes[item.x] = static_cast<Byte>(bytes[item.x] + value);
-  });
-  return kernel;
-}
-
-Kernel const& copy_kernel() {
-  static Kernel const kernel = Kernel("copy").host(
-      [](WorkItem item, std::span<Byte const> from, std::span<Byte> to) { to[item.x] = from[item.x]; });
-  return kernel;
+/// What is written by work on a device.
+void write_pattern(std::span<Byte> bytes, std::uint32_t seed) {
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern_byte(seed, i);
 }
 
 std::string hex(std::span<Byte const> bytes) {
@@ -216,19 +179,19 @@ class PeerCommands::Process {
     BufferOptions options;
     options.device = &sim_;
     UnifiedBuffer<Byte> result(window.size(), std::move(options));
-    launch(queue_, copy_kernel(), Range{window.size()}, unimem::read(window), unimem::write(result));
+    unimem::testing::copy_on(queue_, window, result.slice(0, result.size()));
     return hex(result.to_vector());
   }
   std::string write_on_device(Words& words) {
     auto window = part(words);
     auto const value = static_cast<std::uint32_t>(number(words));
-    launch(queue_, fill_kernel(), Range{window.size()}, unimem::write(window), value).wait();
+    fill_on(queue_, window, static_cast<Byte>(value)).wait();
     return {};
   }
   std::string write_on_cpu(Words& words) {
     auto window = part(words);
     auto const value = static_cast<std::uint32_t>(number(words));
-    launch(device("cpu").default_queue(), fill_kernel(), Range{window.size()}, unimem::write(window), value).wait();
+    fill_on(device("cpu").default_queue(), window, static_cast<Byte>(value)).wait();
     return {};
   }
   std::string map(Words& words) {
@@ -270,7 +233,7 @@ class PeerCommands::Process {
     BufferOptions options;
     options.device = &on.device();
     UnifiedBuffer<Byte> result(window.size(), std::move(options));
-    launch(on, copy_kernel(), Range{window.size()}, unimem::read(window), unimem::write(result));
+    unimem::testing::copy_on(on, window, result.slice(0, result.size()));
     return told(result.to_vector());
   }
   std::string put(Words& words) {
@@ -286,20 +249,27 @@ class PeerCommands::Process {
   std::string put_on(Words& words) {
     auto& on = queue(words);
     auto window = part(words);
-    launch(on, pattern_kernel(), Range{window.size()}, unimem::write(window), number32(words));
+    run_on(on, {operand(window, Intent::write)},
+           [seed = number32(words)](OperandBytes const& bytes) { write_pattern(bytes[0], seed); });
     return {};
   }
   std::string put_slowly(Words& words) {
     auto& on = queue(words);
     auto window = part(words);
-    launch(on, slow_kernel(), Range{window.size()}, unimem::write(window), number32(words));
+    run_on(on, {operand(window, Intent::write)}, [seed = number32(words)](OperandBytes const& bytes) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      write_pattern(bytes[0], seed);
+    });
     return {};
   }
   /// Returns when it has failed.
   std::string fail_on(Words& words) {
     auto& on = queue(words);
     auto window = part(words);
-    auto const failed = launch(on, failing_kernel(), Range{window.size()}, unimem::write(window));
+    auto const failed = run_on(on, {operand(window, Intent::write)}, [](OperandBytes const& bytes) {
+      bytes[0].front() = 0xee;
+      throw std::runtime_error("it was to fail half-way");
+    });
     return failed.wait_for_error() ? "failed" : "done";
   }
   /// Without an end of anything that it has.
@@ -307,7 +277,9 @@ class PeerCommands::Process {
   std::string add_on(Words& words) {
     auto& on = queue(words);
     auto window = part(words);
-    launch(on, add_kernel(), Range{window.size()}, readwrite(window), number32(words));
+    run_on(on, {operand(window, Intent::read_write)}, [value = number32(words)](OperandBytes const& bytes) {
+      for (auto& byte : bytes[0]) byte = static_cast<Byte>(byte + value);
+    });
     return {};
   }
   /// From the slot and window named first to those named then.
@@ -315,7 +287,7 @@ class PeerCommands::Process {
     auto& on = queue(words);
     auto const from = part_of(number(words), words);
     auto to = part_of(number(words), words);
-    launch(on, copy_kernel(), Range{from.size()}, unimem::read(from), unimem::write(to));
+    unimem::testing::copy_on(on, from, to);
     return {};
   }
   std::string copy(Words& words) {

@@ -2,7 +2,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/wait_watch.hpp>
-#include <unimem/kernel/launch.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
 #include "buffer/buffer_fixture.hpp"
@@ -15,8 +14,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -152,6 +153,36 @@ TEST_F(EndsOfProcesses, DoNotWaitForWorkThatReadsACopy) {
   EXPECT_EQ(seen, 0);
 }
 
+TEST_F(EndsOfProcesses, WaitForTheEndOfALeaseThatIsWritten) {
+  for (auto* const on : {&sim, &device("cpu")}) {
+    SCOPED_TRACE(on->id());
+    auto buffer = zeros();
+    auto const peer = peer_with(buffer);
+    auto part = buffer.slice(0, 10);
+    {
+      auto const lease = part.device(*on);
+      peer->tell("read 0 2");
+      EXPECT_FALSE(peer->answers_within(100ms));
+      auto fills = on->create_queue();
+      fills.fill(lease.native(), std::vector<std::byte>{std::byte{5}}).wait();
+    }
+    EXPECT_EQ(peer->answer(), "ok 0505");
+    // In the order of a queue, whose work goes on behind the lease.
+    auto order = on->create_queue();
+    std::promise<void> gate;
+    {
+      auto const lease = part.device_overwrite(order);
+      order.run(on->compile({"gate", "", [&](Range, std::size_t, std::size_t, auto) { gate.get_future().wait(); }}),
+                Range{1}, {});
+      order.fill(lease.native(), std::vector<std::byte>{std::byte{6}});
+    }
+    peer->tell("read 0 2");
+    EXPECT_FALSE(peer->answers_within(100ms));
+    gate.set_value();
+    EXPECT_EQ(peer->answer(), "ok 0606");
+  }
+}
+
 TEST_F(EndsOfProcesses, PublishWhatTheCpuDeviceWorksIn) {
   UnifiedBuffer<Byte> buffer(size, on_sim());
   buffer.fill(1);
@@ -280,6 +311,48 @@ TEST_F(EndsOfProcesses, AForkedChildLooksAndTakesNoTurn) {
   mapped.unmap();
   EXPECT_EQ(peer->answer(), "ok");
   EXPECT_EQ(peer->ask("read 9 2"), "ok 0200");
+}
+
+std::size_t threads_here() {
+  auto const all = std::filesystem::directory_iterator("/proc/self/task");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+TEST_F(EndsOfProcesses, ManyLaunchesUnderWayTakeOneThread) {
+  constexpr std::size_t many = 500;
+  auto buffer = zeros();
+  auto const peer = peer_with(buffer);
+  auto const first = gated(queue, buffer.slice(0, 1), Intent::write, [](auto) {});
+  auto const before = threads_here();
+  for (std::size_t i = 0; i < many; ++i) {
+    auto const part = buffer.slice(10, 10);
+    Operand const operand{&part.core(), part.range(), Intent::write};
+    run(queue, {&operand, 1}, [i](auto arguments) { *static_cast<Byte*>(arguments[0].data) = static_cast<Byte>(i); });
+  }
+  EXPECT_LE(threads_here(), before + 1);
+  first->open();
+  EXPECT_EQ(peer->ask("see 10 1"), "ok " + told(Bytes{static_cast<Byte>(many - 1)}));
+}
+
+/// More at once than the book has room for: those of one's own are waited for.
+TEST_F(EndsOfProcesses, MoreRangesThanMayBeWrittenAtOnceWaitForThoseBefore) {
+  constexpr std::size_t many = 400;
+  auto buffer = zeros();
+  auto const peer = peer_with(buffer);
+  auto const first = gated(queue, buffer.slice(0, 1), Intent::write, [](auto) {});
+  auto launched = std::async(std::launch::async, [&] {
+    for (std::size_t i = 1; i <= many; ++i) {
+      auto const part = buffer.slice(i, 1);
+      Operand const operand{&part.core(), part.range(), Intent::write};
+      run(queue, {&operand, 1}, [i](auto arguments) { *static_cast<Byte*>(arguments[0].data) = static_cast<Byte>(i); });
+    }
+  });
+  EXPECT_EQ(launched.wait_for(100ms), std::future_status::timeout);
+  first->open();
+  launched.get();
+  Bytes expected(many);
+  for (std::size_t i = 0; i < many; ++i) expected[i] = static_cast<Byte>(i + 1);
+  EXPECT_EQ(peer->ask("see 1 400"), "ok " + told(expected));
 }
 
 }  // namespace

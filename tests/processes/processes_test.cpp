@@ -1,9 +1,9 @@
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/error.hpp>
-#include <unimem/kernel/launch.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "processes/device_work.hpp"
 #include "processes/peer_process.hpp"
 
 #include <fmt/format.h>
@@ -59,20 +59,9 @@ class SharedByProcesses : public BufferTest {
   Bytes seen_on_device(UnifiedBuffer<Byte>& buffer, std::size_t offset, std::size_t count) {
     UnifiedBuffer<Byte> result(count, on_sim());
     auto from = buffer.slice(offset, count);
-    launch(queue, copies(), Range{count}, read(from), write(result));
+    copy_on(queue, from, result.slice(0, count));
     return result.to_vector();
   }
-  static Kernel const& copies() {
-    static Kernel const kernel = Kernel("copies").host(
-        [](WorkItem item, std::span<Byte const> from, std::span<Byte> to) { to[item.x] = from[item.x]; });
-    return kernel;
-  }
-  static Kernel const& fills() {
-    static Kernel const kernel = Kernel("fills").host(
-        [](WorkItem item, std::span<Byte> to, std::uint32_t value) { to[item.x] = static_cast<Byte>(value); });
-    return kernel;
-  }
-
   BufferRegistry shared;
   Queue queue = sim.create_queue();
 };
@@ -107,7 +96,7 @@ TEST_F(SharedByProcesses, CopyNothingToOpen) {
 
 TEST_F(SharedByProcesses, CopyOnceToPublishWhatWasNotMadeShared) {
   auto buffer = made(false);
-  launch(queue, fills(), Range{100}, write(buffer.slice(0, 100)), std::uint32_t{5});
+  fill_on(queue, buffer.slice(0, 100), 5);
   auto const id = shared.publish(buffer, {.cross_process = true});
   auto const copied = [&] {
     std::size_t bytes = 0;
@@ -153,7 +142,7 @@ TEST_F(SharedByProcesses, SeeWhatDevicesWrite) {
   EXPECT_EQ(seen_on_device(buffer, 10, 20), Bytes(20, 33));
   EXPECT_EQ(peer.ask("write_on_cpu 20 20 34"), "ok");
   EXPECT_EQ(seen_on_device(buffer, 15, 10), (Bytes{33, 33, 33, 33, 33, 34, 34, 34, 34, 34}));
-  launch(queue, fills(), Range{5}, write(buffer.slice(0, 5)), std::uint32_t{88});
+  fill_on(queue, buffer.slice(0, 5), 88);
   EXPECT_EQ(peer.ask("read_on_device 0 6"), "ok 585858585805");
   EXPECT_EQ(peer.ask("read 0 6"), "ok 585858585805");
 }

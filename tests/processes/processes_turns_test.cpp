@@ -141,5 +141,23 @@ TEST_F(TurnsOfProcesses, OverwriteNothingOfOthersWhenAPoolGetsABufferBack) {
   EXPECT_EQ(peer.ask("read 0 4"), "ok 06060606");
 }
 
+/// Pages tell of writes, and not whose they are.
+TEST_F(TurnsOfProcesses, AreToldAndNotLookedFor) {
+  constexpr std::size_t large = std::size_t{256} << 10;
+  auto options = on_sim();
+  options.shared = true;
+  options.tracking = Tracking::pages;
+  UnifiedBuffer<Byte> buffer(large, std::move(options));
+  buffer.fill(0);
+  EXPECT_EQ(buffer.tracking(), Tracking::access);
+  buffer.sync_to_device();
+  PeerProcess peer;
+  ASSERT_EQ(peer.ask("open " + id_of(buffer)), "ok " + std::to_string(large));
+  ASSERT_EQ(peer.ask("write 5000 10 7"), "ok");
+  auto const before = buffer.statistics().host_to_device_bytes;
+  buffer.sync_to_device();
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, before + 10);
+}
+
 }  // namespace
 }  // namespace unimem::testing

@@ -134,8 +134,10 @@ TEST_F(Registries, UnknownIdsAreNotFoundWithTheReason) {
            Case{released, "it was released"},
            Case{{id.registry, released.number + 1}, "no such id was given"},
            Case{{id.registry, ~std::uint64_t{0}}, "no such id was given"},
-           Case{foreign, "its id is another registry's, and no process of this user has a buffer of that id for others"},
-           Case{{id.registry ^ 1U, id.number}, "its id is another registry's, and no process of this user has a buffer of that id for others"},
+           Case{foreign,
+                "its id is another registry's, and no process of this user has a buffer of that id for others"},
+           Case{{id.registry ^ 1U, id.number},
+                "its id is another registry's, and no process of this user has a buffer of that id for others"},
        }) {
     SCOPED_TRACE(to_string(unknown));
     for (auto const& error :
@@ -374,24 +376,26 @@ TEST_F(Registries, AForkedChildHasItsOwnIds) {
   auto const id = shared.publish(buffer, {.name = "frame"}), in_process = registry().publish(buffer);
   std::array<int, 2> pipe_ends{};
   ASSERT_EQ(pipe(pipe_ends.data()), 0);
-  EXPECT_EQ(in_child([&] {
-              EXPECT_HERE(!shared.contains(id) && !registry().contains(in_process));
-              EXPECT_HERE(shared.list().empty() && shared.size() == 0);
-              try {
-                std::ignore = shared.open<std::uint32_t>(id);
-                EXPECT_HERE(false);
-              } catch (NotFound const& error) {
-                EXPECT_HERE(error.reason == "its id is another registry's, and no process of this user has a buffer of that id for others");
-              }
-              UnifiedBuffer<std::uint32_t> own(10);
-              own.copy_from(counting(10, 5));
-              auto const own_id = shared.publish(own, {.name = "frame"});
-              EXPECT_HERE(shared.open<std::uint32_t>(own_id).to_vector() == counting(10, 5));
-              EXPECT_HERE(write(pipe_ends[1], &own_id, sizeof own_id) == sizeof own_id);
-              shared.validate();
-              return 7;
-            }),
-            7);
+  EXPECT_EQ(
+      in_child([&] {
+        EXPECT_HERE(!shared.contains(id) && !registry().contains(in_process));
+        EXPECT_HERE(shared.list().empty() && shared.size() == 0);
+        try {
+          std::ignore = shared.open<std::uint32_t>(id);
+          EXPECT_HERE(false);
+        } catch (NotFound const& error) {
+          EXPECT_HERE(error.reason ==
+                      "its id is another registry's, and no process of this user has a buffer of that id for others");
+        }
+        UnifiedBuffer<std::uint32_t> own(10);
+        own.copy_from(counting(10, 5));
+        auto const own_id = shared.publish(own, {.name = "frame"});
+        EXPECT_HERE(shared.open<std::uint32_t>(own_id).to_vector() == counting(10, 5));
+        EXPECT_HERE(write(pipe_ends[1], &own_id, sizeof own_id) == sizeof own_id);
+        shared.validate();
+        return 7;
+      }),
+      7);
   close(pipe_ends[1]);  // a child that has written nothing must not be waited for
   BufferId of_child;
   ASSERT_EQ(read(pipe_ends[0], &of_child, sizeof of_child), static_cast<ssize_t>(sizeof of_child));
