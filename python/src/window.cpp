@@ -189,14 +189,22 @@ nb::object dtype_of(detail::SharedElement const& element) {
   auto const numpy = nb::module_::import_("numpy");
   struct Known {
     detail::SharedElement element;
-    char const* dtype;
+    char const* dtype = nullptr;
   };
-  static Known const all[] = {
-      {known<bool>(), "?"},          {known<std::int8_t>(), "i1"},         {known<std::uint8_t>(), "u1"},
-      {known<std::byte>(), "u1"},    {known<std::int16_t>(), "i2"},        {known<std::uint16_t>(), "u2"},
-      {known<std::int32_t>(), "i4"}, {known<std::uint32_t>(), "u4"},       {known<std::int64_t>(), "i8"},
-      {known<std::uint64_t>(), "u8"}, {known<float>(), "f4"},              {known<double>(), "f8"},
-      {known<std::complex<float>>(), "c8"}, {known<std::complex<double>>(), "c16"}};
+  static Known const all[] = {{known<bool>(), "?"},
+                              {known<std::int8_t>(), "i1"},
+                              {known<std::uint8_t>(), "u1"},
+                              {known<std::byte>(), "u1"},
+                              {known<std::int16_t>(), "i2"},
+                              {known<std::uint16_t>(), "u2"},
+                              {known<std::int32_t>(), "i4"},
+                              {known<std::uint32_t>(), "u4"},
+                              {known<std::int64_t>(), "i8"},
+                              {known<std::uint64_t>(), "u8"},
+                              {known<float>(), "f4"},
+                              {known<double>(), "f8"},
+                              {known<std::complex<float>>(), "c8"},
+                              {known<std::complex<double>>(), "c16"}};
   for (auto const& [one, dtype] : all) {
     if (one.name == element.name && one.bytes == element.bytes) return numpy.attr("dtype")(dtype);
   }

@@ -274,8 +274,8 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     parts->check_allocated("mark_device_dirty");
     parts->check_writable("mark_device_dirty");
     parts->check_range(range);
-    if (!SharedAccess(*parts).begin(context, range, Access::writes, turn)) return false;
-    HeldTurn given_back{std::move(turn)};  // unless this is through
+    HeldTurn begun;
+    if (!SharedAccess(*parts).begin(context, range, Access::writes, begun)) return false;
     if (!Reconciler(*parts).resolve_or_wait(context, range, true)) return false;
     parts->watch.note("mark_device_dirty", range);
     auto& on = device == nullptr ? parts->replicas.default_device() : *device;
@@ -283,7 +283,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     Windows(*parts).check_write(place, range);
     if (!BufferAccess(*parts).mark(context, place, range, event)) return false;
     if (auto* const writes = parts->watch.writes()) writes->overrule(range);
-    turn = std::move(given_back);
+    turn = std::move(begun);
     return true;
   });
   detail::publish_after(std::move(turn), *parts_, event == Event{} ? std::vector<Event>{} : std::vector{event});

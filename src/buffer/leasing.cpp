@@ -85,7 +85,7 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
     auto const memory = replica->window_on(device, range);
     if (turn && turn->writes()) {
       turn->ends_as(SharedTurn::Outcome::lost);  // unless it comes to more
-      return DeviceLease{detail::publishing_at_end(replica, std::move(turn), *parts, queue), memory};
+      return DeviceLease{detail::publishing_at_end(replica, std::move(turn), *parts), memory};
     }
     if (parts->replicas.places.in_host_memory(place)) return DeviceLease{with_turn(replica, std::move(turn)), memory};
     detail::end_turn_after(std::move(turn), arrived);

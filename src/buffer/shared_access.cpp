@@ -2,8 +2,8 @@
 
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
-#include <unimem/device/queue.hpp>
 
+#include "buffer/buffer_access.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
@@ -203,6 +203,9 @@ SharedMemory::Outcome bring_to_host(BufferParts& parts, SharedTurn const& turn) 
     auto const plan = transfers.plan_read(host_place, range);
     if (plan.lost) return true;
     if (!transfers.bring_or_wait(context, plan)) return false;
+    // What works in the host's memory may be at it still.
+    auto const& host = parts.replicas.host();
+    if (host && !BufferAccess(parts).await_or_wait(context, *host, range, false)) return false;
     Commits(parts).commit(plan, {});
     outcome = SharedMemory::Outcome::written;
     return true;
@@ -228,14 +231,15 @@ void publish(BufferParts& parts, SharedTurn& turn) noexcept {
 
 /// As `ReplicaInTurn`, of a lease that may be written through.
 struct ReplicaToPublish {
-  ReplicaToPublish(std::shared_ptr<Replica> of, HeldTurn begun, BufferParts& owner, Queue* in_order_of)
-      : replica(std::move(of)), turn(std::move(begun)), parts(owner), hold(owner.self.hold()), queue(in_order_of) {}
+  ReplicaToPublish(std::shared_ptr<Replica> of, HeldTurn begun, BufferParts& owner)
+      : replica(std::move(of)), turn(std::move(begun)), parts(owner), hold(owner.self.hold()) {}
   ReplicaToPublish(ReplicaToPublish const&) = delete;
   ReplicaToPublish& operator=(ReplicaToPublish const&) = delete;
   ~ReplicaToPublish() {
     if (parts.made.inherited()) return;
     try {
-      publish_after(std::move(turn), parts, queue == nullptr ? std::vector<Event>{} : std::vector{queue->record()});
+      // What its user has submitted the next look at the host's side waits for, as after any lease.
+      publish_after(std::move(turn), parts, {});
     } catch (std::exception const& error) {
       log(LogLevel::error,
           fmt::format("{}: what a device wrote does not reach other processes:", parts.terms.display_name()));
@@ -247,7 +251,6 @@ struct ReplicaToPublish {
   HeldTurn turn;
   BufferParts& parts;
   std::shared_ptr<void> hold;
-  Queue* queue;
 };
 
 }  // namespace
@@ -258,10 +261,9 @@ std::shared_ptr<Replica> with_turn(std::shared_ptr<Replica> replica, HeldTurn tu
   return {both, both->replica.get()};
 }
 
-std::shared_ptr<Replica> publishing_at_end(std::shared_ptr<Replica> replica, HeldTurn turn, BufferParts& parts,
-                                           Queue* queue) {
+std::shared_ptr<Replica> publishing_at_end(std::shared_ptr<Replica> replica, HeldTurn turn, BufferParts& parts) {
   if (!turn) return replica;
-  auto const both = std::make_shared<ReplicaToPublish>(std::move(replica), std::move(turn), parts, queue);
+  auto const both = std::make_shared<ReplicaToPublish>(std::move(replica), std::move(turn), parts);
   return {both, both->replica.get()};
 }
 

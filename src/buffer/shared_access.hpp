@@ -11,10 +11,6 @@
 #include <string_view>
 #include <vector>
 
-namespace unimem {
-class Queue;
-}  // namespace unimem
-
 namespace unimem::detail {
 
 class AccessContext;
@@ -81,9 +77,8 @@ void end_turn_after(HeldTurn turn, Event event);
 /// processes find the bytes lost. Not under the buffer's lock.
 void publish_after(HeldTurn turn, BufferParts& parts, std::vector<Event> events);
 
-/// The same when the lease ends that this is for, whose user has written in the order of `queue`, or, without one, by
-/// then.
+/// The same when the lease ends that this is for.
 [[nodiscard]] std::shared_ptr<Replica> publishing_at_end(std::shared_ptr<Replica> replica, HeldTurn turn,
-                                                         BufferParts& parts, Queue* queue);
+                                                         BufferParts& parts);
 
 }  // namespace unimem::detail

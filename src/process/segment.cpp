@@ -40,12 +40,10 @@ std::size_t available_bytes() {
 }
 
 UniqueFd make_file(std::string const& name) {
-#ifndef MFD_NOEXEC_SEAL
-  constexpr unsigned MFD_NOEXEC_SEAL = 8;  // Linux 6.3
-#endif
-  // Older kernels do not know the last flag; later ones complain of its absence.
+  // MFD_NOEXEC_SEAL of Linux 6.3: older kernels do not know it; later ones complain of its absence.
+  constexpr unsigned no_exec_seal = 8;
   constexpr unsigned always = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  UniqueFd made{::memfd_create(name.c_str(), always | MFD_NOEXEC_SEAL)};
+  UniqueFd made{::memfd_create(name.c_str(), always | no_exec_seal)};
   if (!made && errno == EINVAL) made = UniqueFd{::memfd_create(name.c_str(), always)};
   if (made) return made;
   if (errno == ENOSYS) throw UnsupportedOperation("shared memory", "this system", "its kernel knows no memfd_create");

@@ -53,8 +53,10 @@ std::shared_ptr<BufferCore> over_copy(std::vector<UniqueFd> descriptors, std::si
     throw IoError(from, EPROTO, fmt::format("sent {} descriptors instead of 1", descriptors.size()));
   }
   auto const segment = std::make_shared<Segment>(Segment::adopt(std::move(descriptors[0]), bytes, from));
-  auto core = BufferCore::make(bytes, std::move(options),
-                               {segment->data(), Ownership::take([segment](void*) {}), Location::host});
+  BufferCore::Wrapped wrapped;
+  wrapped.pointer = segment->data();
+  wrapped.ownership = Ownership::take([segment](void*) {});
+  auto core = BufferCore::make(bytes, std::move(options), std::move(wrapped));
   core->mark_host_dirty({0, bytes});
   return core;
 }
