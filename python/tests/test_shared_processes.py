@@ -1,7 +1,10 @@
 """Buffers of several processes: by id, and as multiprocessing sends them."""
 
+import json
 import multiprocessing
+import os
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -112,6 +115,31 @@ def test_what_a_killed_process_was_writing_is_lost_until_it_is_written(published
     assert buffer.slice(0, 100).to_numpy().sum() == 100
     buffer.slice(100, 100).copy_from(np.full(100, 7, np.float32))
     assert buffer.to_numpy().sum() == 900 + 700
+
+
+def test_who_shares_what_is_listed(peer, published):
+    buffer = UnifiedBuffer((10, 100), np.float32, name="pixels").fill(1)
+    name = published(buffer, name="frame")
+    peer.call(shared_peer.open_buffer, name)
+    with buffer.slice(0, 256).map(unimem.MapMode.READ_WRITE):
+        (found,) = [one for one in unimem.shared_on_this_host().buffers if one.id == name]
+    assert (found.name, found.buffer, found.shape, found.nbytes) == ("frame", "pixels", (10, 100), 4000)
+    assert (found.element, found.lost_bytes, found.trouble) == ("float", 0, "")
+    holders = {one.pid: one for one in found.holders}
+    assert set(holders) == {os.getpid(), peer.process.pid}
+    assert holders[os.getpid()].writing_bytes == 1024
+    assert all(one.serves and one.alive and one.command for one in found.holders)
+    assert json.loads(found.to_json())["holders"][0]["pid"] == found.holders[0].pid
+    assert "pixels" in unimem.shared_on_this_host()._repr_html_()
+
+
+def test_what_is_on_its_way_is_listed():
+    own = lambda: [one for one in unimem.shared_on_this_host().sent if one.pid == os.getpid()]  # noqa: E731
+    message = ForkingPickler.dumps(UnifiedBuffer(SIZE, np.float32).fill(2))
+    (sent,) = own()
+    assert (sent.copies, sent.copied_bytes, sent.shared, sent.shared_bytes) == (1, 4 * SIZE, 0, 0)
+    assert pickle.loads(message).to_numpy().sum() == 2 * SIZE
+    assert own() == []
 
 
 def test_the_last_holder_keeps_it(published):

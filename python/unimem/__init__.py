@@ -77,7 +77,17 @@ from ._records import (
     UnavailableBackend,
 )
 from ._saving import restore, save, sleep, wake
-from ._sharing import BufferRef, BufferRegistry, SharedBuffer, registry
+from ._sharing import (
+    BufferRef,
+    BufferRegistry,
+    SentAndNotReceived,
+    SharedBuffer,
+    SharedOnThisHost,
+    SharedWithOthers,
+    SharingProcess,
+    registry,
+    shared_on_this_host,
+)
 from ._streams import (
     HistogramResult,
     MappingResult,
@@ -151,12 +161,13 @@ __all__ = [
     "NotFound", "Operand",
     "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PlaceUsage", "Placement",
     "PlacementDecision", "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation",
-    "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "ReductionResult", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
+    "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "ReductionResult", "SentAndNotReceived", "SharedBuffer",
+    "SharedOnThisHost", "SharedWithOthers", "SharingProcess", "SizeClassStatistics", "SizeMismatch",
     "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "StreamedFile", "TensorInfo", "Tensors", "Tracking", "TransferCounters",
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
     "can_capture_stacks", "can_expose_to_prometheus", "default_device", "default_manager", "describe_address",
     "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch", "launch_async",
-    "make_sim", "mapping", "open_tensors", "parse_size", "read", "readwrite", "reducing", "registry", "restore", "save", "sleep", "stream_file",
+    "make_sim", "mapping", "open_tensors", "parse_size", "read", "readwrite", "reducing", "registry", "restore", "save", "shared_on_this_host", "sleep", "stream_file",
     "stream_file_async", "transfers", "unavailable_backends", "version", "wake", "write",
 ]  # fmt: skip
 

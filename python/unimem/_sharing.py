@@ -34,6 +34,71 @@ class SharedBuffer(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class SharingProcess(Record):
+    """A process that holds a shared buffer: `serves`, so that others get it from this one; `alive`, or it has ended, and no other has
+    found that yet; how much it reads and writes now, which others wait for."""
+
+    pid: int
+    command: str
+    alive: bool
+    serves: bool
+    reading_bytes: int
+    writing_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWithOthers(Record):
+    """A buffer that processes have published for one another. `lost_bytes`: a process was writing them when it was killed, and none has
+    since. `trouble`: why it is not known who holds it, but for those that serve it; empty if it is."""
+
+    id: str
+    name: str
+    buffer: str
+    element: str
+    shape: tuple[int, ...]
+    nbytes: int
+    holders: tuple[SharingProcess, ...]
+    lost_bytes: int
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class SentAndNotReceived(Record):
+    """What one process has sent, as multiprocessing sends buffers, and no other has received yet."""
+
+    pid: int
+    command: str
+    copies: int
+    copied_bytes: int
+    shared: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOnThisHost(Record):
+    """Who shares what. `unanswered`: processes that did not answer in time, or oddly, each with what is wrong."""
+
+    buffers: tuple[SharedWithOthers, ...]
+    sent: tuple[SentAndNotReceived, ...]
+    unanswered: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        names = ("id", "name", "buffer", "element", "shape", "nbytes", "lost_bytes")
+        rows = [(*(getattr(one, name) for name in names), ", ".join(f"{by.pid} {by.command}" for by in one.holders)) for one in self.buffers]
+        return grid("SharedOnThisHost", (*names, "holders"), rows)
+
+
+def shared_on_this_host() -> SharedOnThisHost:
+    """What this user's processes on this host share now, as ``unimem ps`` prints it. Asks all of them at the same time, two seconds at
+    most, and takes part in nothing. Ctrl-C ends it. IoError where this process may open no more descriptors."""
+    buffers, sent, unanswered = _unimem._shared_on_this_host()
+    listed = []
+    for *before, holders, lost_bytes, trouble in buffers:
+        listed.append(SharedWithOthers(*before, tuple(SharingProcess(*one) for one in holders), lost_bytes, trouble))
+    return SharedOnThisHost(tuple(listed), tuple(SentAndNotReceived(*one) for one in sent), unanswered)
+
+
+@dataclass(frozen=True, slots=True)
 class BufferRef:
     """Elements of a published buffer, named in a message: what is sent instead of the data. It keeps nothing alive and says nothing
     that is believed: everything is checked when it is resolved. `count` None: to the end. `bytes(ref)` is the 40-byte wire form of

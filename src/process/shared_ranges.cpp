@@ -136,6 +136,27 @@ SharedRanges::Changes SharedRanges::changes(Holder self, std::uint64_t since) co
   return found;
 }
 
+SharedRanges::Situation SharedRanges::situation(std::chrono::milliseconds longest) const {
+  Locked const locked(*this, longest);
+  Situation found;
+  Holder number = 0;
+  for (auto const& slot : locked.slots()) {
+    ++number;
+    if (slot.pid != 0) found.participants.push_back({number, {slot.pid, slot.started}});
+  }
+  auto const add = [&](std::span<Claimed const> claims, Claim::Kind kind) {
+    for (auto const& one : claims) {
+      if (one.count != 0) found.claims.push_back({one.holder, locked.range_of(one), kind});
+    }
+  };
+  add(locked.writes(), Claim::Kind::write);
+  add(locked.reads(), Claim::Kind::read);
+  for (auto const& one : locked.ranges()) {
+    if (one.lost != 0) found.lost.add({one.begin, one.end});
+  }
+  return found;
+}
+
 void SharedRanges::validate() const {
   Locked const locked(*this);  // looks at their order
   auto const slots = locked.slots();

@@ -119,6 +119,16 @@ class SharedRanges {
   };
   [[nodiscard]] Changes changes(Holder self, std::uint64_t since) const;
 
+  /// Who takes part, and what goes on, at one moment: for whoever looks without taking part.
+  struct Situation {
+    std::vector<Participant> participants;
+    std::vector<Claim>
+        claims;  ///< to write and to read; of a writer's that has ended and whose bytes are to be lost, none
+    ByteRanges lost;
+  };
+  /// `longest`: for the lock, in place of `patience`.
+  [[nodiscard]] Situation situation(std::chrono::milliseconds longest) const;
+
   /// Throws std::logic_error unless ranges are in order and apart, and claims of participants that may be there
   /// together. For tests.
   void validate() const;

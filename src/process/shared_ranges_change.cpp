@@ -10,17 +10,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <span>
 #include <utility>
 
 namespace unimem::detail {
 
-SharedRanges::Locked::Locked(SharedRanges const& table) : table_(table), memory_(*table.memory_) {
-  auto const taken = memory_.lock.take(patience);
+SharedRanges::Locked::Locked(SharedRanges const& table, std::chrono::milliseconds longest)
+    : table_(table), memory_(*table.memory_) {
+  auto const taken = memory_.lock.take(longest);
   if (taken == SharedLock::Taken::no) {
     throw IoError(table.name_, ETIMEDOUT,
-                  fmt::format("another process has kept its lock for {} ms: was it stopped?", patience.count()));
+                  fmt::format("another process has kept its lock for {} ms: was it stopped?", longest.count()));
   }
   if (taken == SharedLock::Taken::after_death) {
     // What that one was changing is not in force, or is, and others may not have been told.

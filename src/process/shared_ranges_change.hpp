@@ -3,6 +3,7 @@
 #include "process/shared_ranges.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,7 +14,7 @@ namespace unimem::detail {
 /// The lock, and what is in force.
 class SharedRanges::Locked {
  public:
-  explicit Locked(SharedRanges const& table);
+  explicit Locked(SharedRanges const& table, std::chrono::milliseconds longest = patience);
   Locked(Locked const&) = delete;
   Locked& operator=(Locked const&) = delete;
   ~Locked() { release(); }
