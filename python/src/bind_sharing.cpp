@@ -6,6 +6,7 @@
 #include <unimem/share/shared_list.hpp>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <charconv>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "bindings.hpp"
 #include "buffer_ids.hpp"
+#include "departures.hpp"
 #include "gil.hpp"
 #include "window.hpp"
 
@@ -65,6 +67,19 @@ nb::tuple listed(SharedWithOthers const& one) {
   }
   return nb::make_tuple(to_string(one.id), text_of(one.name), text_of(one.buffer), text_of(one.element),
                         extents_of(one.shape), one.bytes, nb::tuple(holders), one.lost_bytes, text_of(one.trouble));
+}
+
+/// What it raises is logged by the library. The package ends all subscriptions before the interpreter ends, so that no
+/// call can be waiting for its lock then.
+PeerDeathCallback calling(nb::object const& callback) {
+  std::shared_ptr<PyObject> const function(callback.inc_ref().ptr(), [](PyObject* object) { depart(object); });
+  return [function](PeerDeath const& death) {
+    if (Ending::leaves_out_this_thread()) return;
+    nb::gil_scoped_acquire const acquired;
+    nb::list ids;
+    for (auto const id : death.buffers) ids.append(to_string(id));
+    nb::borrow(function.get())(death.pid, nb::tuple(ids), death.lost_bytes);
+  };
 }
 
 ElementTag tag_of(int tag) {
@@ -152,6 +167,19 @@ void bind_sharing(nb::module_& m) {
     for (auto const& one : all.unanswered) unanswered.append(text_of(one));
     return nb::make_tuple(buffers, sent, nb::tuple(unanswered));
   });
+  nb::class_<PeerDeathSubscription>(m, "_PeerDeathSubscription")
+      .def(
+          "end", [](PeerDeathSubscription& self) { unlocked([&] { self.end(); }); },
+          "Waits for a call that is going on, but for one that it is ended from.");
+  m.def(
+      "_on_peer_death",
+      [](nb::object const& callback) {
+        auto call = calling(callback);
+        return unlocked(
+            [&] { return std::make_unique<PeerDeathSubscription>(registry().on_peer_death(std::move(call))); });
+      },
+      nb::arg("callback"));
+  m.def("_tell_of_the_end", [] { unlocked([] { detail::tell_of_the_end(); }); });
   m.def("_ref_to_wire", [](std::string const& text, std::size_t offset, std::size_t count, int tag) {
     auto const wire = BufferRef{checked_id(text), offset, count, tag_of(tag)}.to_wire();
     return nb::bytes(reinterpret_cast<char const*>(wire.data()), wire.size());

@@ -4,6 +4,9 @@ import json
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
+import threading
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -140,6 +143,88 @@ def test_what_is_on_its_way_is_listed():
     assert (sent.copies, sent.copied_bytes, sent.shared, sent.shared_bytes) == (1, 4 * SIZE, 0, 0)
     assert pickle.loads(message).to_numpy().sum() == 2 * SIZE
     assert own() == []
+
+
+class Told:
+    """Keeps what it is called with."""
+
+    def __init__(self):
+        self.deaths, self.came = [], threading.Condition()
+
+    def __call__(self, death):
+        with self.came:
+            self.deaths.append(death)
+            self.came.notify_all()
+
+    def wait(self, count):
+        with self.came:
+            assert self.came.wait_for(lambda: len(self.deaths) >= count, PATIENCE)
+        return self.deaths
+
+
+def test_deaths_of_others_are_told(published):
+    buffer = UnifiedBuffer(1000, np.float32).fill(1)
+    name = published(buffer)
+    told = Told()
+    peers = [Peer() for _ in range(3)]
+    for one in peers:
+        one.call(shared_peer.open_buffer, name)
+    with registry().on_peer_death(told) as subscription:
+        peers[0].end()  # in good order, with the buffer
+        peers[1].kill(shared_peer.die_writing, name, 100, 200)
+        (death,) = told.wait(1)
+        assert death == unimem.PeerDeath(peers[1].process.pid, (name,), 400)
+        assert json.loads(death.to_json())["lost_bytes"] == 400
+        with pytest.raises(DataLost):
+            buffer.to_numpy()
+        buffer.slice(100, 100).copy_from(np.ones(100, np.float32))
+    peers[2].kill(shared_peer.die)
+    subscription.end()
+    assert len(told.deaths) == 1
+    with pytest.raises(InvalidArgument, match="callable"):
+        registry().on_peer_death(3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_children_that_end_are_no_deaths(way, published):
+    buffer = UnifiedBuffer(1000, np.float32).fill(2)
+    name = published(buffer)
+    told = Told()
+    ways = multiprocessing.get_context(way)
+    with registry().on_peer_death(told):
+        process = ways.Process(target=shared_peer.open_buffer, args=(name,))
+        process.start()
+        process.join(PATIENCE)
+        assert process.exitcode == 0
+        peer = Peer()
+        peer.call(shared_peer.open_buffer, name)
+        peer.kill(shared_peer.die)
+        assert [one.pid for one in told.wait(1)] == [peer.process.pid]
+
+
+def test_callbacks_that_raise_are_logged_and_others_called(published, caplog):
+    name = published(UnifiedBuffer(1000, np.float32).fill(2))
+    told = Told()
+
+    def raises(death):
+        raise RuntimeError("on purpose")
+
+    with registry().on_peer_death(raises), registry().on_peer_death(told):
+        peer = Peer()
+        peer.call(shared_peer.open_buffer, name)
+        peer.kill(shared_peer.die)
+        told.wait(1)
+    assert any("on purpose" in one.getMessage() for one in caplog.records)
+
+
+def test_an_interpreter_ends_with_a_subscription():
+    program = """
+import numpy as np, unimem
+buffer = unimem.UnifiedBuffer(1000, np.float32, shared=True)
+subscription = unimem.registry().on_peer_death(print)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_the_last_holder_keeps_it(published):

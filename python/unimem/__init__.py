@@ -63,7 +63,7 @@ from ._errors import (
 from ._host import HostArray
 from ._kernels import Kernel, Operand, launch, launch_async, read, readwrite, write
 from ._log import log_to_python
-from ._manager import BlockPool, MemoryManager, PressureSubscription, default_manager, end_all_subscriptions
+from ._manager import BlockPool, MemoryManager, default_manager
 from ._orchestrator import KernelExecution, Orchestrator
 from ._pool import MemoryPool, get_memory_pool
 from ._records import (
@@ -80,6 +80,7 @@ from ._saving import restore, save, sleep, wake
 from ._sharing import (
     BufferRef,
     BufferRegistry,
+    PeerDeath,
     SentAndNotReceived,
     SharedBuffer,
     SharedOnThisHost,
@@ -114,6 +115,7 @@ from ._signatures import (
     version,
 )
 from ._streams import statistics as statistics
+from ._subscriptions import PeerDeathSubscription, PressureSubscription, end_all_subscriptions
 from ._tensors import TensorInfo, Tensors, open_tensors
 from ._unimem import Device, DeviceArray, Event, StreamKernel
 
@@ -159,7 +161,8 @@ __all__ = [
     "InvalidArgument", "IoError", "Kernel", "KernelError", "KernelExecution", "LeakReport", "Link", "LinkSource", "LinkStatistics", "LiveAllocation", "Location",
     "MapMode", "Mapping", "MappingResult", "MemoryInfo", "MemoryLimit", "MemoryManager", "MemoryPool", "MemorySnapshot",
     "NotFound", "Operand",
-    "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PlaceUsage", "Placement",
+    "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PeerDeath", "PeerDeathSubscription",
+    "PlaceUsage", "Placement",
     "PlacementDecision", "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation",
     "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "ReductionResult", "SentAndNotReceived", "SharedBuffer",
     "SharedOnThisHost", "SharedWithOthers", "SharingProcess", "SizeClassStatistics", "SizeMismatch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from ._buffer import UnifiedBuffer
 from ._elements import BufferSlice
 from ._errors import invalid
 from ._records import Record
+from ._subscriptions import PeerDeathSubscription
 from ._tables import grid
 
 _TAGS = ["", "u1", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
@@ -86,6 +88,16 @@ class SharedOnThisHost(Record):
         names = ("id", "name", "buffer", "element", "shape", "nbytes", "lost_bytes")
         rows = [(*(getattr(one, name) for name in names), ", ".join(f"{by.pid} {by.command}" for by in one.holders)) for one in self.buffers]
         return grid("SharedOnThisHost", (*names, "holders"), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDeath(Record):
+    """A process has ended that held buffers which this one holds, too. `buffers`: the ids here of what it held; `lost_bytes`: what it was
+    writing, which is DataLost until it is written."""
+
+    pid: int
+    buffers: tuple[str, ...]
+    lost_bytes: int
 
 
 def shared_on_this_host() -> SharedOnThisHost:
@@ -186,6 +198,15 @@ class BufferRegistry:
         """Ends what `publish` began: the id is NotFound from now on. Opened handles stay."""
         _unimem._release_id(text_of("buffer_id", buffer_id))
         self._dtypes.pop(buffer_id, None)
+
+    def on_peer_death(self, callback: Callable[[PeerDeath], object]) -> PeerDeathSubscription:
+        """Calls `callback` for every process that dies from now on and held a buffer which this one holds, too, until the subscription is
+        ended: killed, crashed, or in the middle of a write. Of one that is done with the buffer before, or ends in good order, nothing is
+        told. The calls come on a thread of the library's, one after the other; by then what the dead one was writing is lost. They may
+        call anything. What one raises is logged."""
+        if not callable(callback):
+            raise invalid("callback", repr(callback), "callable")
+        return PeerDeathSubscription(_unimem._on_peer_death(lambda pid, buffers, lost: callback(PeerDeath(pid, buffers, lost))))
 
     def find(self, name: str) -> str:
         """The id of what was published under a name. Raises NotFound."""

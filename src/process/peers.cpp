@@ -62,6 +62,10 @@ std::size_t Peers::waiting() {
       std::ranges::count_if(offers_, [](auto const& one) { return one.second->times == Times::once; }));
 }
 
+bool Peers::offers(Key key) {
+  return find(key) != nullptr;
+}
+
 std::shared_ptr<Peers::Offer const> Peers::find(Key key) {
   std::scoped_lock const lock(mutex_);
   auto const found = offers_.find(key);

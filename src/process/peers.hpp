@@ -47,6 +47,7 @@ class Peers {
   /// for more than goes over the socket, IoError if the process cannot be asked by others.
   void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any);
   void withdraw(Key key) noexcept;
+  [[nodiscard]] bool offers(Key key);
   /// How much of what is given once has not been.
   [[nodiscard]] std::size_t waiting();
 

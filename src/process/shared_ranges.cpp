@@ -19,7 +19,7 @@ namespace unimem::detail {
 namespace {
 
 constexpr std::array<char, 8> magic{'u', 'n', 'i', 'm', 'e', 'm', 'R', 'g'};
-constexpr std::uint64_t layout = 2;
+constexpr std::uint64_t layout = 3;
 
 }  // namespace
 
@@ -89,6 +89,13 @@ void SharedRanges::leave(Holder holder) {
   at_step(Step::left);
 }
 
+void SharedRanges::note_end(Holder holder, std::chrono::milliseconds longest) {
+  Change change(*this, longest);
+  if (change.process_of(holder).pid == 0) return;
+  change.holders().all[holder - 1].ends = 1;
+  change.come_into_force();
+}
+
 std::vector<SharedRanges::Participant> SharedRanges::participants() const {
   Locked const locked(*this);
   std::vector<Participant> found;
@@ -108,9 +115,24 @@ std::vector<SharedRanges::Participant> SharedRanges::forget_dead() {
     Change change(*this);
     // Meanwhile another process may have had it leave, and its number be another's.
     bool const still_there = change.process_of(one.holder) == one.process;
-    if (still_there && change.drop(one.holder)) change.come_into_force();
-    return !still_there;
+    if (!still_there) return true;
+    change.note_death(one.holder);
+    static_cast<void>(change.drop(one.holder));
+    change.come_into_force();
+    return false;
   });
+  return found;
+}
+
+SharedRanges::Deaths SharedRanges::deaths(std::uint64_t seen) const {
+  Locked const locked(*this);
+  auto const& all = locked.deaths();
+  Deaths found{.count = all.count};
+  auto const most = std::min<std::uint64_t>(all.count, most_deaths);
+  for (auto number = std::max(seen, all.count - most); number < all.count; ++number) {
+    auto const& one = all.latest[number % most_deaths];
+    found.since.push_back({{static_cast<std::uint32_t>(one.pid), one.started}, one.lost_bytes});
+  }
   return found;
 }
 

@@ -125,6 +125,18 @@ bool SharedRanges::Change::drop(Holder holder) {
   return true;
 }
 
+void SharedRanges::Change::note_death(Holder holder) {
+  ByteRanges lost;
+  for (auto const& one : now().writes()) {
+    if (one.holder == holder) lost.add(now().range_of(one));
+  }
+  auto const& slot = now().slots()[holder - 1];
+  if (slot.ends != 0 && lost.empty()) return;
+  auto& deaths = memory_.copies[1 - locked_.copy(Part::deaths)].deaths;
+  if (begins(Part::deaths)) deaths = now().deaths();
+  deaths.latest[deaths.count++ % most_deaths] = {slot.started, slot.pid, lost.size_bytes()};
+}
+
 SharedRanges::Process SharedRanges::Change::process_of(Holder holder) const {
   auto const slots = now().slots();
   if (holder == 0 || holder > slots.size()) return {};

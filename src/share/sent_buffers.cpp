@@ -3,6 +3,7 @@
 #include <unimem/share/buffer_registry.hpp>
 #include <unimem/share/detail/sent_buffers.hpp>
 
+#include "buffer/shared_book.hpp"
 #include "buffer/shared_memory.hpp"
 #include "core/fork.hpp"
 #include "device/watched_wait.hpp"
@@ -103,6 +104,10 @@ BufferId send_shared(BufferCore& buffer) {
 
 std::size_t sent_and_not_received() {
   return Peers::of_this_process().waiting();
+}
+
+void tell_of_the_end() noexcept {
+  SharedBooks::tell_of_the_end();
 }
 
 std::shared_ptr<BufferCore> receive_sent(BufferId id, std::size_t bytes, BufferOptions&& options) {

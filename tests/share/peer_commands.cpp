@@ -364,6 +364,15 @@ class PeerCommands::Process {
     at_->buffer.reset();
     return {};
   }
+  /// The mappings, the buffers and what is published are as they are.
+  std::string exit_well(Words& /*words*/) { std::exit(0); }
+  std::string exit_at_once(Words& /*words*/) { ::_exit(0); }
+  /// Its child's number, which stays until it is killed.
+  std::string fork(Words& /*words*/) {
+    auto const child = ::fork();
+    while (child == 0) ::pause();
+    return std::to_string(child);
+  }
   std::string kill(Words& /*words*/) {
     ::raise(SIGKILL);
     return {};
@@ -417,6 +426,9 @@ class PeerCommands::Process {
       {"limit", &Process::limit},
       {"await", &Process::await},
       {"state", &Process::state},
+      {"exit_well", &Process::exit_well},
+      {"exit_at_once", &Process::exit_at_once},
+      {"fork", &Process::fork},
       {"kill", &Process::kill}};
 };
 
