@@ -19,7 +19,7 @@
 namespace unimem::cli {
 namespace {
 
-constexpr std::string_view commands = "devices, run, replay, version";
+constexpr std::string_view commands = "devices, run, replay, ps, version";
 constexpr std::string_view kernels = "histogram, statistics, affine";
 constexpr std::size_t most_buffers = 1024;
 constexpr unsigned most_retries = 1000;
@@ -392,10 +392,16 @@ Command parse_command_line(int argc, char const* const* argv) {
                     "One JSON object on standard output, as whenever that is not a terminal");
   RunOptions run{app};
   ReplayOptions replay{app};
+  auto* const ps = app.add_subcommand("ps", "List the buffers that this user's processes share, and who holds them");
+  PsCommand ps_command;
+  ps->add_flag("--json", ps_command.json, "One JSON object on standard output");
+  ps->footer(
+      "Each shared buffer with the processes that hold it, what they read and write just now, what is lost with one\n"
+      "that was killed; what was sent and not received; processes that did not answer within two seconds.");
   auto* const version_app = app.add_subcommand("version", "Print the version of the library and how it was built");
   VersionCommand version_command;
   version_app->add_flag("--json", version_command.json, "One JSON object on standard output");
-  for (auto* const command : {devices, version_app}) command->allow_extras();
+  for (auto* const command : {devices, ps, version_app}) command->allow_extras();
   app.get_subcommand("run")->allow_extras();
   app.get_subcommand("replay")->allow_extras();
 
@@ -415,6 +421,7 @@ Command parse_command_line(int argc, char const* const* argv) {
   refuse_leftovers(app);
   if (json_version) throw UsageError("--json stands behind a command, or with --version");
   if (devices->parsed()) return devices_command;
+  if (ps->parsed()) return ps_command;
   if (version_app->parsed()) return version_command;
   if (run.chosen()) return run.command();
   if (replay.chosen()) return replay.command();

@@ -31,6 +31,10 @@ struct DevicesCommand {
   bool json = false;
 };
 
+struct PsCommand {
+  bool json = false;
+};
+
 struct VersionCommand {
   bool json = false;
 };
@@ -82,7 +86,7 @@ struct ReplayCommand {
   bool json = false;
 };
 
-using Command = std::variant<PrintText, DevicesCommand, ReplayCommand, RunCommand, VersionCommand>;
+using Command = std::variant<PrintText, DevicesCommand, PsCommand, ReplayCommand, RunCommand, VersionCommand>;
 
 /// What the arguments ask for, checked as far as that goes without looking at a file or a device: every spelling is
 /// read, every required combination is there. Throws UsageError. Pure: touches nothing outside.

@@ -9,6 +9,7 @@ namespace unimem::cli {
 
 int run(PrintText const& text);
 int run(DevicesCommand const& command);
+int run(PsCommand const& command);
 int run(ReplayCommand const& command);
 int run(RunCommand const& command);
 int run(VersionCommand const& command);

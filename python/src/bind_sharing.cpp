@@ -3,8 +3,10 @@
 #include <unimem/share/buffer_ref.hpp>
 #include <unimem/share/buffer_registry.hpp>
 #include <unimem/share/detail/sent_buffers.hpp>
+#include <unimem/share/shared_list.hpp>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/unique_ptr.h>
 
 #include <charconv>
 #include <memory>
@@ -14,6 +16,7 @@
 
 #include "bindings.hpp"
 #include "buffer_ids.hpp"
+#include "departures.hpp"
 #include "gil.hpp"
 #include "window.hpp"
 
@@ -44,6 +47,39 @@ nb::object window_of(nb::handle type, std::shared_ptr<BufferCore> core, std::siz
   new (nb::inst_ptr<Window>(result)) Window(std::move(core), offset, std::move(shape), std::move(dtype), whole);
   nb::inst_mark_ready(result);
   return result;
+}
+
+/// Other processes' texts, of any bytes: U+FFFD for what is no UTF-8.
+nb::object text_of(std::string const& bytes) {
+  return nb::steal(PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+nb::tuple extents_of(Shape const& shape) {
+  nb::list extents;
+  for (auto const extent : shape.extents()) extents.append(extent);
+  return nb::tuple(extents);
+}
+
+nb::tuple listed(SharedWithOthers const& one) {
+  nb::list holders;
+  for (auto const& [pid, command, alive, serves, reading, writing] : one.holders) {
+    holders.append(nb::make_tuple(pid, text_of(command), alive, serves, reading, writing));
+  }
+  return nb::make_tuple(to_string(one.id), text_of(one.name), text_of(one.buffer), text_of(one.element),
+                        extents_of(one.shape), one.bytes, nb::tuple(holders), one.lost_bytes, text_of(one.trouble));
+}
+
+/// What it raises is logged by the library. The package ends all subscriptions before the interpreter ends, so that no
+/// call can be waiting for its lock then.
+PeerDeathCallback told_of_deaths(nb::object const& callback) {
+  std::shared_ptr<PyObject> const function(callback.inc_ref().ptr(), [](PyObject* object) { depart(object); });
+  return [function](PeerDeath const& death) {
+    if (Ending::leaves_out_this_thread()) return;
+    nb::gil_scoped_acquire const acquired;
+    nb::list ids;
+    for (auto const id : death.buffers) ids.append(to_string(id));
+    nb::borrow(function.get())(death.pid, nb::tuple(ids), death.lost_bytes);
+  };
 }
 
 ElementTag tag_of(int tag) {
@@ -116,13 +152,34 @@ void bind_sharing(nb::module_& m) {
     auto const all = unlocked([] { return registry().list(); });
     nb::list result;
     for (auto const& one : all) {
-      nb::list extents;
-      for (auto const extent : one.shape.extents()) extents.append(extent);
-      result.append(nb::make_tuple(to_string(one.id), one.name, one.buffer, one.element, nb::tuple(extents), one.bytes,
-                                   one.opened, one.holders));
+      result.append(nb::make_tuple(to_string(one.id), one.name, one.buffer, one.element, extents_of(one.shape),
+                                   one.bytes, one.opened, one.holders));
     }
     return result;
   });
+  m.def("_shared_on_this_host", [] {
+    auto const all = unlocked([] { return shared_on_this_host(); });
+    nb::list buffers, sent, unanswered;
+    for (auto const& one : all.buffers) buffers.append(listed(one));
+    for (auto const& [pid, command, copies, copied_bytes, shared, shared_bytes] : all.sent) {
+      sent.append(nb::make_tuple(pid, text_of(command), copies, copied_bytes, shared, shared_bytes));
+    }
+    for (auto const& one : all.unanswered) unanswered.append(text_of(one));
+    return nb::make_tuple(buffers, sent, nb::tuple(unanswered));
+  });
+  nb::class_<PeerDeathSubscription>(m, "_PeerDeathSubscription")
+      .def(
+          "end", [](PeerDeathSubscription& self) { unlocked([&] { self.end(); }); },
+          "Waits for a call that is going on, but for one that it is ended from.");
+  m.def(
+      "_on_peer_death",
+      [](nb::object const& callback) {
+        auto call = told_of_deaths(callback);
+        return unlocked(
+            [&] { return std::make_unique<PeerDeathSubscription>(registry().on_peer_death(std::move(call))); });
+      },
+      nb::arg("callback"));
+  m.def("_tell_of_the_end", [] { unlocked([] { detail::tell_of_the_end(); }); });
   m.def("_ref_to_wire", [](std::string const& text, std::size_t offset, std::size_t count, int tag) {
     auto const wire = BufferRef{checked_id(text), offset, count, tag_of(tag)}.to_wire();
     return nb::bytes(reinterpret_cast<char const*>(wire.data()), wire.size());

@@ -1,7 +1,13 @@
 """Buffers of several processes: by id, and as multiprocessing sends them."""
 
+import json
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
+import threading
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
@@ -118,6 +124,113 @@ def test_what_a_killed_process_was_writing_is_lost_until_it_is_written(published
     assert buffer.slice(0, 100).to_numpy().sum() == 100
     buffer.slice(100, 100).copy_from(np.full(100, 7, np.float32))
     assert buffer.to_numpy().sum() == 900 + 700
+
+
+def test_who_shares_what_is_listed(peer, published):
+    buffer = UnifiedBuffer((10, 100), np.float32, name="pixels").fill(1)
+    name = published(buffer, name="frame")
+    peer.call(shared_peer.open_buffer, name)
+    with buffer.slice(0, 256).map(unimem.MapMode.READ_WRITE):
+        (found,) = [one for one in unimem.shared_on_this_host().buffers if one.id == name]
+    assert (found.name, found.buffer, found.shape, found.nbytes) == ("frame", "pixels", (10, 100), 4000)
+    assert (found.element, found.lost_bytes, found.trouble) == ("float", 0, "")
+    holders = {one.pid: one for one in found.holders}
+    assert set(holders) == {os.getpid(), peer.process.pid}
+    assert holders[os.getpid()].writing_bytes == 1024
+    assert all(one.serves and one.alive and one.command for one in found.holders)
+    assert json.loads(found.to_json())["holders"][0]["pid"] == found.holders[0].pid
+    assert "pixels" in unimem.shared_on_this_host()._repr_html_()
+
+
+def test_what_is_on_its_way_is_listed():
+    own = lambda: [one for one in unimem.shared_on_this_host().sent if one.pid == os.getpid()]  # noqa: E731
+    message = ForkingPickler.dumps(UnifiedBuffer(SIZE, np.float32).fill(2))
+    (sent,) = own()
+    assert (sent.copies, sent.copied_bytes, sent.shared, sent.shared_bytes) == (1, 4 * SIZE, 0, 0)
+    assert pickle.loads(message).to_numpy().sum() == 2 * SIZE
+    assert own() == []
+
+
+class Told:
+    """Keeps what it is called with."""
+
+    def __init__(self):
+        self.deaths, self.came = [], threading.Condition()
+
+    def __call__(self, death):
+        with self.came:
+            self.deaths.append(death)
+            self.came.notify_all()
+
+    def wait(self, count):
+        with self.came:
+            assert self.came.wait_for(lambda: len(self.deaths) >= count, PATIENCE)
+        return self.deaths
+
+
+def test_deaths_of_others_are_told(published):
+    buffer = UnifiedBuffer(1000, np.float32).fill(1)
+    name = published(buffer)
+    told = Told()
+    peers = [Peer() for _ in range(3)]
+    for one in peers:
+        one.call(shared_peer.open_buffer, name)
+    with registry().on_peer_death(told) as subscription:
+        peers[0].end()  # in good order, with the buffer
+        peers[1].kill(shared_peer.die_writing, name, 100, 200)
+        (death,) = told.wait(1)
+        assert death == unimem.PeerDeath(peers[1].process.pid, (name,), 400)
+        assert json.loads(death.to_json())["lost_bytes"] == 400
+        with pytest.raises(DataLost):
+            buffer.to_numpy()
+        buffer.slice(100, 100).copy_from(np.ones(100, np.float32))
+    peers[2].kill(shared_peer.die)
+    subscription.end()
+    assert len(told.deaths) == 1
+    with pytest.raises(InvalidArgument, match="callable"):
+        registry().on_peer_death(3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_children_that_end_are_no_deaths(way, published):
+    buffer = UnifiedBuffer(1000, np.float32).fill(2)
+    name = published(buffer)
+    told = Told()
+    ways = multiprocessing.get_context(way)
+    with registry().on_peer_death(told):
+        process = ways.Process(target=shared_peer.open_buffer, args=(name,))
+        process.start()
+        process.join(PATIENCE)
+        assert process.exitcode == 0
+        peer = Peer()
+        peer.call(shared_peer.open_buffer, name)
+        peer.kill(shared_peer.die)
+        assert [one.pid for one in told.wait(1)] == [peer.process.pid]
+
+
+def test_callbacks_that_raise_are_logged_and_others_called(published, caplog):
+    name = published(UnifiedBuffer(1000, np.float32).fill(2))
+    told = Told()
+
+    def raises(death):
+        raise RuntimeError("on purpose")
+
+    with registry().on_peer_death(raises), registry().on_peer_death(told):
+        peer = Peer()
+        peer.call(shared_peer.open_buffer, name)
+        peer.kill(shared_peer.die)
+        told.wait(1)
+    assert any("on purpose" in one.getMessage() for one in caplog.records)
+
+
+def test_an_interpreter_ends_with_a_subscription():
+    program = """
+import numpy as np, unimem
+buffer = unimem.UnifiedBuffer(1000, np.float32, shared=True)
+subscription = unimem.registry().on_peer_death(print)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_the_last_holder_keeps_it(published):

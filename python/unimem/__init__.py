@@ -63,7 +63,7 @@ from ._errors import (
 from ._host import HostArray
 from ._kernels import Kernel, Operand, launch, launch_async, read, readwrite, write
 from ._log import log_to_python
-from ._manager import BlockPool, MemoryManager, PressureSubscription, default_manager, end_all_subscriptions
+from ._manager import BlockPool, MemoryManager, default_manager
 from ._orchestrator import KernelExecution, Orchestrator
 from ._pool import MemoryPool, get_memory_pool
 from ._records import (
@@ -77,7 +77,18 @@ from ._records import (
     UnavailableBackend,
 )
 from ._saving import restore, save, sleep, wake
-from ._sharing import BufferRef, BufferRegistry, SharedBuffer, registry
+from ._sharing import (
+    BufferRef,
+    BufferRegistry,
+    PeerDeath,
+    SentAndNotReceived,
+    SharedBuffer,
+    SharedOnThisHost,
+    SharedWithOthers,
+    SharingProcess,
+    registry,
+    shared_on_this_host,
+)
 from ._streams import (
     HistogramResult,
     MappingResult,
@@ -104,6 +115,7 @@ from ._signatures import (
     version,
 )
 from ._streams import statistics as statistics
+from ._subscriptions import PeerDeathSubscription, PressureSubscription, end_all_subscriptions
 from ._tensors import TensorInfo, Tensors, open_tensors
 from ._unimem import Device, DeviceArray, Event, StreamKernel
 
@@ -149,14 +161,16 @@ __all__ = [
     "InvalidArgument", "IoError", "Kernel", "KernelError", "KernelExecution", "LeakReport", "Link", "LinkSource", "LinkStatistics", "LiveAllocation", "Location",
     "MapMode", "Mapping", "MappingResult", "MemoryInfo", "MemoryLimit", "MemoryManager", "MemoryPool", "MemorySnapshot",
     "NotFound", "Operand",
-    "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PlaceUsage", "Placement",
+    "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PeerDeath", "PeerDeathSubscription",
+    "PlaceUsage", "Placement",
     "PlacementDecision", "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation",
-    "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "ReductionResult", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
+    "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "ReductionResult", "SentAndNotReceived", "SharedBuffer",
+    "SharedOnThisHost", "SharedWithOthers", "SharingProcess", "SizeClassStatistics", "SizeMismatch",
     "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "StreamedFile", "TensorInfo", "Tensors", "Tracking", "TransferCounters",
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
     "can_capture_stacks", "can_expose_to_prometheus", "default_device", "default_manager", "describe_address",
     "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch", "launch_async",
-    "make_sim", "mapping", "open_tensors", "parse_size", "read", "readwrite", "reducing", "registry", "restore", "save", "sleep", "stream_file",
+    "make_sim", "mapping", "open_tensors", "parse_size", "read", "readwrite", "reducing", "registry", "restore", "save", "shared_on_this_host", "sleep", "stream_file",
     "stream_file_async", "transfers", "unavailable_backends", "version", "wake", "write",
 ]  # fmt: skip
 

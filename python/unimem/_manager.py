@@ -16,6 +16,7 @@ from ._arguments import AnyPath, count_of, dtype_of, elements_of, flag_of, optio
 from ._devices import chosen, default_device, named
 from ._enums import AccessPattern, Location, Placement, PressureLevel, Tracking, number_in
 from ._errors import invalid
+from ._subscriptions import PressureSubscription
 from ._tables import grid
 from ._unimem import Device
 
@@ -65,37 +66,6 @@ class BlockPool:
 
     def _repr_html_(self) -> str:
         return self.statistics._repr_html_()
-
-
-_subscriptions: set[PressureSubscription] = set()
-
-
-class PressureSubscription:
-    """The callback of `MemoryManager.on_pressure` is called until this is ended: by `end`, at the end of a ``with`` block, or with the
-    interpreter."""
-
-    __slots__ = ("_native",)
-
-    def __init__(self, native: _unimem._PressureSubscription) -> None:
-        self._native = native
-        _subscriptions.add(self)
-
-    def end(self) -> None:
-        """Afterwards there is no call: waits for one that is going on, but for one that it is ended from. Idempotent."""
-        _subscriptions.discard(self)
-        self._native.end()
-
-    def __enter__(self) -> PressureSubscription:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.end()
-
-
-def end_all_subscriptions() -> None:
-    """Before the interpreter ends, which a callback would need."""
-    for one in list(_subscriptions):
-        one.end()
 
 
 def _limited(device: Device | str) -> Device:

@@ -50,6 +50,7 @@ def _end_behind_receivers(_: object = None) -> None:
     """A process that multiprocessing has started ends no sooner than what it has sent is received, or its parent has ended: as it does
     where a pipe is too full for what it has put in a queue."""
     Finalize(None, _await_receivers, exitpriority=-10)  # behind the queues' own, which put in the pipe what is left
+    Finalize(None, _unimem._tell_of_the_end, exitpriority=-20)  # what ends such a process is mostly _exit
 
 
 class _ThisModule:

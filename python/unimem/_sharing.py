@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from ._buffer import UnifiedBuffer
 from ._elements import BufferSlice
 from ._errors import invalid
 from ._records import Record
+from ._subscriptions import PeerDeathSubscription
 from ._tables import grid
 
 _TAGS = ["", "u1", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
@@ -31,6 +33,82 @@ class SharedBuffer(Record):
     nbytes: int
     opened: int
     holders: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharingProcess(Record):
+    """A process that holds a shared buffer: `serves`, so that others get it from this one; `alive`, or it has ended, and no other has
+    found that yet; how much it reads and writes now, which others wait for."""
+
+    pid: int
+    command: str
+    alive: bool
+    serves: bool
+    reading_bytes: int
+    writing_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWithOthers(Record):
+    """A buffer that processes have published for one another. `lost_bytes`: a process was writing them when it was killed, and none has
+    since. `trouble`: why it is not known who holds it, but for those that serve it; empty if it is."""
+
+    id: str
+    name: str
+    buffer: str
+    element: str
+    shape: tuple[int, ...]
+    nbytes: int
+    holders: tuple[SharingProcess, ...]
+    lost_bytes: int
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class SentAndNotReceived(Record):
+    """What one process has sent, as multiprocessing sends buffers, and no other has received yet."""
+
+    pid: int
+    command: str
+    copies: int
+    copied_bytes: int
+    shared: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOnThisHost(Record):
+    """Who shares what. `unanswered`: processes that did not answer in time, or oddly, each with what is wrong."""
+
+    buffers: tuple[SharedWithOthers, ...]
+    sent: tuple[SentAndNotReceived, ...]
+    unanswered: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        names = ("id", "name", "buffer", "element", "shape", "nbytes", "lost_bytes")
+        rows = [(*(getattr(one, name) for name in names), ", ".join(f"{by.pid} {by.command}" for by in one.holders)) for one in self.buffers]
+        return grid("SharedOnThisHost", (*names, "holders"), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDeath(Record):
+    """A process has ended that held buffers which this one holds, too. `buffers`: the ids here of what it held; `lost_bytes`: what it was
+    writing, which is DataLost until it is written."""
+
+    pid: int
+    buffers: tuple[str, ...]
+    lost_bytes: int
+
+
+def shared_on_this_host() -> SharedOnThisHost:
+    """What this user's processes on this host share now, as ``unimem ps`` prints it. Asks all of them at the same time, two seconds at
+    most, and takes part in nothing. Ctrl-C ends it. IoError where this process may open no more descriptors."""
+    buffers, sent, unanswered = _unimem._shared_on_this_host()
+    listed = []
+    for *before, holders, lost_bytes, trouble in buffers:
+        told = cast("tuple[str, str, str, str, tuple[int, ...], int]", tuple(before))
+        listed.append(SharedWithOthers(*told, tuple(SharingProcess(*one) for one in holders), lost_bytes, trouble))
+    return SharedOnThisHost(tuple(listed), tuple(SentAndNotReceived(*one) for one in sent), unanswered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +199,15 @@ class BufferRegistry:
         """Ends what `publish` began: the id is NotFound from now on. Opened handles stay."""
         _unimem._release_id(text_of("buffer_id", buffer_id))
         self._dtypes.pop(buffer_id, None)
+
+    def on_peer_death(self, callback: Callable[[PeerDeath], object]) -> PeerDeathSubscription:
+        """Calls `callback` for every process that dies from now on and held a buffer which this one holds, too, until the subscription is
+        ended: killed, crashed, or in the middle of a write. Of one that is done with the buffer before, or ends in good order, nothing is
+        told. The calls come on a thread of the library's, one after the other; by then what the dead one was writing is lost. They may
+        call anything. What one raises is logged."""
+        if not callable(callback):
+            raise invalid("callback", repr(callback), "callable")
+        return PeerDeathSubscription(_unimem._on_peer_death(lambda pid, buffers, lost: callback(PeerDeath(pid, buffers, lost))))
 
     def find(self, name: str) -> str:
         """The id of what was published under a name. Raises NotFound."""

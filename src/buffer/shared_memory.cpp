@@ -67,23 +67,17 @@ SharedMemory::SharedMemory(std::string name, std::size_t bytes, Segment contents
       bytes_(bytes),
       stand_in_(std::move(stand_in)),
       contents_(std::move(contents)),
-      book_memory_(std::move(book_memory)),
-      book_(std::move(book)) {
-  auto joined = book_.join(SharedRanges::this_process());
-  if (!joined && !book_.forget_dead().empty()) joined = book_.join(SharedRanges::this_process());
-  if (!joined) {
-    throw UnsupportedOperation("sharing with one process more", name_,
-                               fmt::format("{} hold it already, which is the most", SharedRanges::most_holders));
-  }
-  self_ = *joined;
-  seen_ = book_.version();  // whatever was written before is there
+      book_(SharedBook::join(std::move(book_memory), std::move(book), name_)) {
+  SharedBooks::of_this_process().add(book_);
+  seen_ = book_->ranges().version();  // whatever was written before is there
 }
 
 SharedMemory::~SharedMemory() {
   if (made_.inherited()) return;
-  for (auto const key : offers_) Peers::of_this_process().withdraw(key);
+  SharedBooks::of_this_process().remove(*book_);
+  for (auto const key : book_->keys()) Peers::of_this_process().withdraw(key);
   try {
-    book_.leave(self_);
+    book_->leave();
   } catch (std::exception const& error) {
     // Others find out that the process has ended, and not before.
     log(LogLevel::warning, fmt::format("{}: other processes are not told that this one is done with it:", name_));
@@ -94,41 +88,43 @@ SharedMemory::~SharedMemory() {
 std::vector<UniqueFd> SharedMemory::descriptors() const {
   std::vector<UniqueFd> copies;
   copies.push_back(copy_of(contents_.descriptor(), name_));
-  copies.push_back(copy_of(book_memory_.descriptor(), name_));
+  copies.push_back(copy_of(book_->descriptor(), name_));
   return copies;
 }
 
 void SharedMemory::offer(Peers::Key key, std::string bytes) {
   auto copies = descriptors();
-  std::scoped_lock const lock(offers_lock_);
-  offers_.push_back(key);
+  book_->add_key(key);
   Peers::of_this_process().offer(key, std::move(copies), std::move(bytes));
   at_step(Step::publish_offered);
 }
 
 auto SharedMemory::begin(ByteRange range, Access access) -> std::optional<Claim> {
-  return access == Access::writes ? book_.begin_write(self_, range) : book_.begin_read(self_, range);
+  return access == Access::writes ? book_->ranges().begin_write(book_->self(), range)
+                                  : book_->ranges().begin_read(book_->self(), range);
 }
 
 void SharedMemory::end(ByteRange range, Access access, Outcome outcome) {
-  access == Access::writes ? book_.end_write(self_, range, outcome) : book_.end_read(self_, range);
+  access == Access::writes ? book_->ranges().end_write(book_->self(), range, outcome)
+                           : book_->ranges().end_read(book_->self(), range);
 }
 
 void SharedMemory::wait_for_change(std::uint32_t seen) const noexcept {
-  book_.wait_for_change(seen, look_after);
+  book_->ranges().wait_for_change(seen, look_after);
 }
 
 void SharedMemory::wait_for(Claim const& claim, std::uint32_t seen) {
-  book_.wait_for_change(seen, look_after);
+  auto& book = book_->ranges();
+  book.wait_for_change(seen, look_after);
   // Others that change something all the time are no reason never to look.
   auto const now = std::chrono::steady_clock::now().time_since_epoch();
   auto const looked = looked_.load(std::memory_order_relaxed);
-  if (book_.change_count() != seen && now - looked < look_after) return;
+  if (book.change_count() != seen && now - looked < look_after) return;
   looked_.store(now, std::memory_order_relaxed);
-  for (auto const& one : book_.participants()) {
+  for (auto const& one : book.participants()) {
     if (one.holder == claim.holder && SharedRanges::is_alive(one.process)) return;
   }
-  static_cast<void>(book_.forget_dead());
+  static_cast<void>(book.forget_dead());
 }
 
 void SharedMemory::have_noted(Changes const& found) noexcept {

@@ -3,6 +3,7 @@
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/pool/allocation.hpp>
 
+#include "buffer/shared_book.hpp"
 #include "core/fork.hpp"
 #include "core/unique_fd.hpp"
 #include "process/peers.hpp"
@@ -14,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -74,20 +74,20 @@ class SharedMemory {
   /// Returns once there is another number than `seen`, or after a short while.
   void wait_for_change(std::uint32_t seen) const noexcept;
   /// Another number: something has changed, a claim has gone perhaps.
-  [[nodiscard]] std::uint32_t change_count() const noexcept { return book_.change_count(); }
+  [[nodiscard]] std::uint32_t change_count() const noexcept { return book_->ranges().change_count(); }
 
   using Changes = SharedRanges::Changes;
   /// What other processes did since the last ones that were noted, and all that is lost. Of what this process is just
   /// writing nothing is told.
-  [[nodiscard]] Changes changes() const { return book_.changes(self_, seen_); }
+  [[nodiscard]] Changes changes() const { return book_->ranges().changes(book_->self(), seen_); }
   void have_noted(Changes const& found) noexcept;
   /// Whether something was written or lost since.
-  [[nodiscard]] bool has_news() const noexcept { return book_.version() != seen_; }
+  [[nodiscard]] bool has_news() const noexcept { return book_->ranges().version() != seen_; }
   /// Whether `changes` may have anything to tell.
   [[nodiscard]] bool changed() const noexcept { return loses_ || has_news(); }
 
   /// The processes that hold it.
-  [[nodiscard]] std::vector<SharedRanges::Participant> participants() const { return book_.participants(); }
+  [[nodiscard]] std::vector<SharedRanges::Participant> participants() const { return book_->ranges().participants(); }
 
  private:
   SharedMemory(std::string name, std::size_t bytes, Segment contents, Segment book_memory, SharedRanges book,
@@ -98,11 +98,7 @@ class SharedMemory {
   std::size_t const bytes_;
   StandIn stand_in_;
   Segment const contents_;
-  Segment const book_memory_;
-  SharedRanges book_;
-  SharedRanges::Holder self_ = 0;
-  std::mutex offers_lock_;
-  std::vector<Peers::Key> offers_;
+  std::shared_ptr<SharedBook> const book_;
   /// When it was last looked whether who is in the way lives.
   std::atomic<std::chrono::steady_clock::duration> looked_{};
   std::uint64_t seen_ = 0;

@@ -62,6 +62,10 @@ std::size_t Peers::waiting() {
       std::ranges::count_if(offers_, [](auto const& one) { return one.second->times == Times::once; }));
 }
 
+bool Peers::offers(Key key) {
+  return find(key) != nullptr;
+}
+
 std::shared_ptr<Peers::Offer const> Peers::find(Key key) {
   std::scoped_lock const lock(mutex_);
   auto const found = offers_.find(key);
@@ -112,6 +116,8 @@ class Fetch final : public peers::Inquiry {
 
 class List final : public peers::Inquiry {
  public:
+  explicit List(Peers::Visitor* visitor) : visitor_(visitor) {}
+
   std::vector<Peers::Offered> found;
   std::vector<std::string> unanswered;
 
@@ -123,9 +129,33 @@ class List final : public peers::Inquiry {
   [[nodiscard]] peers::Request first() const override { return {.kind = peers::Request::list}; }
   [[nodiscard]] std::optional<peers::Request> take(std::string const& name, std::uint32_t pid,
                                                    peers::Message message) override {
+    auto& progress = progress_[name];
+    if (progress.fetching) {
+      take_descriptors(name, progress, std::move(message));
+    } else {
+      take_page(name, pid, progress, message);
+    }
+    return next(progress);
+  }
+  void fail(std::string const&, IoError const& error) override { unanswered.emplace_back(error.what()); }
+  [[nodiscard]] bool is_done() const override { return false; }
+
+ private:
+  /// What one process may take of this one's memory.
+  static constexpr std::size_t most_listed = std::size_t{64} << 20;
+  /// Of one process.
+  struct Progress {
+    std::optional<Peers::Key> before;
+    std::size_t bytes = 0;
+    bool more = false;
+    std::vector<std::size_t> page;          ///< of `found`, the last first, that the visitor has not been asked about
+    std::optional<std::size_t> fetching{};  ///< one of `found`
+  };
+
+  void take_page(std::string const& name, std::uint32_t pid, Progress& progress, peers::Message const& message) {
     std::string_view rest = message.bytes;
     bool good = message.head.kind == peers::Answer::listed && message.descriptors.empty();
-    auto& [before, bytes] = progress_[name];
+    auto& [before, bytes, more, page, fetching] = progress;
     bytes += message.bytes.size();
     if (bytes > most_listed) peers::refuse(name, EPROTO, "sends too long a list");
     for (std::uint32_t i = 0; good && i < message.head.found; ++i) {
@@ -136,25 +166,36 @@ class List final : public peers::Inquiry {
       good = good && rest.size() - sizeof entry >= entry.size && (!before || *before < entry.key);
       if (!good) break;
       before = entry.key;
+      page.push_back(found.size());
       found.push_back({entry.key, pid, std::string(rest.substr(sizeof entry, entry.size))});
       rest.remove_prefix(sizeof entry + entry.size);
     }
     if (!good || !rest.empty() || (message.head.more != 0 && message.head.found == 0)) {
       peers::refuse(name, EPROTO, "sent no list");
     }
-    if (message.head.more == 0) return std::nullopt;
-    return peers::Request{.kind = peers::Request::list_after, .key = *before};
+    more = message.head.more != 0;
+    std::ranges::reverse(page);
   }
-  void fail(std::string const&, IoError const& error) override { unanswered.emplace_back(error.what()); }
-  [[nodiscard]] bool is_done() const override { return false; }
+  void take_descriptors(std::string const& name, Progress& progress, peers::Message message) {
+    if (message.head.kind != peers::Answer::fetched || message.head.found > 1) {
+      peers::refuse(name, EPROTO, "answers what it was not asked");
+    }
+    auto const at = *std::exchange(progress.fetching, std::nullopt);
+    if (message.head.found == 1) visitor_->take(found[at], std::move(message.descriptors));
+  }
+  [[nodiscard]] std::optional<peers::Request> next(Progress& progress) {
+    while (!progress.page.empty()) {
+      auto const at = progress.page.back();
+      progress.page.pop_back();
+      if (visitor_ == nullptr || !visitor_->wants(found[at])) continue;
+      progress.fetching = at;
+      return peers::Request{.kind = peers::Request::fetch, .key = found[at].key};
+    }
+    if (!progress.more) return std::nullopt;
+    return peers::Request{.kind = peers::Request::list_after, .key = *progress.before};
+  }
 
- private:
-  /// What one process may take of this one's memory.
-  static constexpr std::size_t most_listed = std::size_t{64} << 20;
-  struct Progress {
-    std::optional<Peers::Key> before;
-    std::size_t bytes = 0;
-  };
+  Peers::Visitor* visitor_;
   std::map<std::string, Progress> progress_;
 };
 
@@ -167,11 +208,25 @@ std::optional<Peers::Parcel> Peers::fetch(Key key, std::function<void()> const& 
   return std::move(inquiry.found);
 }
 
-std::vector<Peers::Offered> Peers::list(std::function<void()> const& go_on, std::vector<std::string>* unanswered) {
-  List inquiry;
+namespace {
+
+std::vector<Peers::Offered> list_of_all(Peers::Visitor* visitor, std::function<void()> const& go_on,
+                                        std::vector<std::string>* unanswered) {
+  List inquiry(visitor);
   peers::ask_all(inquiry, go_on);
   if (unanswered != nullptr) *unanswered = std::move(inquiry.unanswered);
   return std::move(inquiry.found);
+}
+
+}  // namespace
+
+std::vector<Peers::Offered> Peers::list(std::function<void()> const& go_on, std::vector<std::string>* unanswered) {
+  return list_of_all(nullptr, go_on, unanswered);
+}
+
+std::vector<Peers::Offered> Peers::list(Visitor& visitor, std::function<void()> const& go_on,
+                                        std::vector<std::string>* unanswered) {
+  return list_of_all(&visitor, go_on, unanswered);
 }
 
 }  // namespace unimem::detail

@@ -47,6 +47,7 @@ class Peers {
   /// for more than goes over the socket, IoError if the process cannot be asked by others.
   void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any);
   void withdraw(Key key) noexcept;
+  [[nodiscard]] bool offers(Key key);
   /// How much of what is given once has not been.
   [[nodiscard]] std::size_t waiting();
 
@@ -76,6 +77,22 @@ class Peers {
   /// no more descriptors.
   [[nodiscard]] static std::vector<Offered> list(std::function<void()> const& go_on = {},
                                                  std::vector<std::string>* unanswered = nullptr);
+  /// What is offered of which a list wants the descriptors, too. What is given once is taken from others by that.
+  class Visitor {
+   public:
+    Visitor() = default;
+    Visitor(Visitor const&) = delete;
+    Visitor& operator=(Visitor const&) = delete;
+    virtual ~Visitor() = default;
+    /// Asked just before its process is; several may offer it.
+    [[nodiscard]] virtual bool wants(Offered const& one) = 0;
+    /// Not called for what has been withdrawn meanwhile. What it throws ends the list, but for an IoError, which is
+    /// told of that process.
+    virtual void take(Offered const& one, std::vector<UniqueFd> descriptors) = 0;
+  };
+  /// The same, with descriptors: of all of them together each process has `patience` to send, too.
+  [[nodiscard]] static std::vector<Offered> list(Visitor& visitor, std::function<void()> const& go_on,
+                                                 std::vector<std::string>* unanswered);
 
  private:
   struct Offer {

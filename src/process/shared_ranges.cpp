@@ -19,7 +19,7 @@ namespace unimem::detail {
 namespace {
 
 constexpr std::array<char, 8> magic{'u', 'n', 'i', 'm', 'e', 'm', 'R', 'g'};
-constexpr std::uint64_t layout = 2;
+constexpr std::uint64_t layout = 3;
 
 }  // namespace
 
@@ -89,6 +89,13 @@ void SharedRanges::leave(Holder holder) {
   at_step(Step::left);
 }
 
+void SharedRanges::note_end(Holder holder, std::chrono::milliseconds longest) {
+  Change change(*this, longest);
+  if (change.process_of(holder).pid == 0) return;
+  change.holders().all[holder - 1].ends = 1;
+  change.come_into_force();
+}
+
 std::vector<SharedRanges::Participant> SharedRanges::participants() const {
   Locked const locked(*this);
   std::vector<Participant> found;
@@ -108,9 +115,24 @@ std::vector<SharedRanges::Participant> SharedRanges::forget_dead() {
     Change change(*this);
     // Meanwhile another process may have had it leave, and its number be another's.
     bool const still_there = change.process_of(one.holder) == one.process;
-    if (still_there && change.drop(one.holder)) change.come_into_force();
-    return !still_there;
+    if (!still_there) return true;
+    change.note_death(one.holder);
+    static_cast<void>(change.drop(one.holder));
+    change.come_into_force();
+    return false;
   });
+  return found;
+}
+
+SharedRanges::Deaths SharedRanges::deaths(std::uint64_t seen) const {
+  Locked const locked(*this);
+  auto const& all = locked.deaths();
+  Deaths found{.count = all.count};
+  auto const most = std::min<std::uint64_t>(all.count, most_deaths);
+  for (auto number = std::max(seen, all.count - most); number < all.count; ++number) {
+    auto const& one = all.latest[number % most_deaths];
+    found.since.push_back({{static_cast<std::uint32_t>(one.pid), one.started}, one.lost_bytes});
+  }
   return found;
 }
 
@@ -132,6 +154,27 @@ SharedRanges::Changes SharedRanges::changes(Holder self, std::uint64_t since) co
       found.written.remove(there);  // a neighbour's, which is told as one with it
     }
     if (one.holder != self) found.claims.push_back({one.holder, there, Claim::Kind::write});
+  }
+  return found;
+}
+
+SharedRanges::Situation SharedRanges::situation(std::chrono::milliseconds longest) const {
+  Locked const locked(*this, longest);
+  Situation found;
+  Holder number = 0;
+  for (auto const& slot : locked.slots()) {
+    ++number;
+    if (slot.pid != 0) found.participants.push_back({number, {slot.pid, slot.started}});
+  }
+  auto const add = [&](std::span<Claimed const> claims, Claim::Kind kind) {
+    for (auto const& one : claims) {
+      if (one.count != 0) found.claims.push_back({one.holder, locked.range_of(one), kind});
+    }
+  };
+  add(locked.writes(), Claim::Kind::write);
+  add(locked.reads(), Claim::Kind::read);
+  for (auto const& one : locked.ranges()) {
+    if (one.lost != 0) found.lost.add({one.begin, one.end});
   }
   return found;
 }

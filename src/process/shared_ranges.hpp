@@ -42,6 +42,8 @@ class SharedRanges {
   static constexpr std::size_t most_ranges = 128, most_holders = 1024, most_reads = 1024;
   /// Ranges that are being written to, and those that are lost, together.
   static constexpr std::size_t most_writes = 256;
+  /// How many deaths are remembered, the latest.
+  static constexpr std::size_t most_deaths = 128;
   static constexpr std::chrono::milliseconds patience{10'000};
 
   /// A process that takes part, by number; 0: none.
@@ -72,6 +74,8 @@ class SharedRanges {
   /// It takes no further part. What it was writing is lost: `killed` or not, it will not come. What it was reading, it
   /// reads no more.
   void leave(Holder holder);
+  /// It is about to end in good order, and may take part to the last.
+  void note_end(Holder holder, std::chrono::milliseconds longest = patience);
   struct Participant {
     Holder holder = 0;
     Process process;
@@ -83,6 +87,18 @@ class SharedRanges {
   [[nodiscard]] static bool is_alive(Process process);
   /// Has every participant leave that is not alive. Returns those; of several processes that ask at once, one is told.
   std::vector<Participant> forget_dead();
+
+  /// Of a process that ended as a participant: by a signal, say, and not in good order, or with claims to write.
+  struct Death {
+    Process process;
+    std::size_t lost_bytes = 0;  ///< that it was writing
+  };
+  struct Deaths {
+    std::uint64_t count = 0;     ///< of all that there have been
+    std::vector<Death> since{};  ///< `most_deaths` of them at most
+  };
+  /// What any process has found by `forget_dead`, behind the first `seen` deaths.
+  [[nodiscard]] Deaths deaths(std::uint64_t seen) const;
 
   /// What a process is about to do with a range.
   struct Claim {
@@ -119,6 +135,16 @@ class SharedRanges {
   };
   [[nodiscard]] Changes changes(Holder self, std::uint64_t since) const;
 
+  /// Who takes part, and what goes on, at one moment: for whoever looks without taking part.
+  struct Situation {
+    std::vector<Participant> participants;
+    std::vector<Claim>
+        claims;  ///< to write and to read; of a writer's that has ended and whose bytes are to be lost, none
+    ByteRanges lost;
+  };
+  /// `longest`: for the lock, in place of `patience`.
+  [[nodiscard]] Situation situation(std::chrono::milliseconds longest) const;
+
   /// Throws std::logic_error unless ranges are in order and apart, and claims of participants that may be there
   /// together. For tests.
   void validate() const;
@@ -141,7 +167,17 @@ class SharedRanges {
   struct Slot {
     std::uint64_t started;
     std::uint32_t pid;  ///< 0: free
-    std::uint32_t unused;
+    std::uint32_t ends;
+  };
+  struct Dead {
+    std::uint64_t started;
+    std::uint64_t pid;
+    std::uint64_t lost_bytes;
+  };
+  /// The one that died first is at `count % most_deaths` once there are more.
+  struct Dying {
+    std::uint64_t count;
+    std::array<Dead, most_deaths> latest;
   };
   template <class T, std::size_t most>
   struct List {
@@ -170,6 +206,7 @@ class SharedRanges {
     Writes writes;
     Reads reads;
     Holders holders;
+    Dying deaths;
   };
   struct Copy : Parts {
     /// Has the copies lie half a page apart, beside whole ones: a processor takes a load for one of what was just
@@ -178,7 +215,7 @@ class SharedRanges {
   };
   /// Bits of `Memory::state`: which copy of each part is in force. The version is above them.
   struct Part {
-    static constexpr unsigned ranges = 0, writes = 1, reads = 2, holders = 3, count = 4;
+    static constexpr unsigned ranges = 0, writes = 1, reads = 2, holders = 3, deaths = 4, count = 5;
   };
   // Made in memory that is all zeros.
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)

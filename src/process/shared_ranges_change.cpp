@@ -10,17 +10,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <span>
 #include <utility>
 
 namespace unimem::detail {
 
-SharedRanges::Locked::Locked(SharedRanges const& table) : table_(table), memory_(*table.memory_) {
-  auto const taken = memory_.lock.take(patience);
+SharedRanges::Locked::Locked(SharedRanges const& table, std::chrono::milliseconds longest)
+    : table_(table), memory_(*table.memory_) {
+  auto const taken = memory_.lock.take(longest);
   if (taken == SharedLock::Taken::no) {
     throw IoError(table.name_, ETIMEDOUT,
-                  fmt::format("another process has kept its lock for {} ms: was it stopped?", patience.count()));
+                  fmt::format("another process has kept its lock for {} ms: was it stopped?", longest.count()));
   }
   if (taken == SharedLock::Taken::after_death) {
     // What that one was changing is not in force, or is, and others may not have been told.
@@ -121,6 +123,18 @@ bool SharedRanges::Change::drop(Holder holder) {
   settle_writes(holder);
   forget_writer(holder);
   return true;
+}
+
+void SharedRanges::Change::note_death(Holder holder) {
+  ByteRanges lost;
+  for (auto const& one : now().writes()) {
+    if (one.holder == holder) lost.add(now().range_of(one));
+  }
+  auto const& slot = now().slots()[holder - 1];
+  if (slot.ends != 0 && lost.empty()) return;
+  auto& deaths = memory_.copies[1 - locked_.copy(Part::deaths)].deaths;
+  if (begins(Part::deaths)) deaths = now().deaths();
+  deaths.latest[deaths.count++ % most_deaths] = {slot.started, slot.pid, lost.size_bytes()};
 }
 
 SharedRanges::Process SharedRanges::Change::process_of(Holder holder) const {

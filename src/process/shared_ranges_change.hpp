@@ -3,6 +3,7 @@
 #include "process/shared_ranges.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,7 +14,7 @@ namespace unimem::detail {
 /// The lock, and what is in force.
 class SharedRanges::Locked {
  public:
-  explicit Locked(SharedRanges const& table);
+  explicit Locked(SharedRanges const& table, std::chrono::milliseconds longest = patience);
   Locked(Locked const&) = delete;
   Locked& operator=(Locked const&) = delete;
   ~Locked() { release(); }
@@ -32,6 +33,7 @@ class SharedRanges::Locked {
   [[nodiscard]] std::span<Slot const> slots() const noexcept {
     return memory_.copies[copy(Part::holders)].holders.used();
   }
+  [[nodiscard]] Dying const& deaths() const noexcept { return memory_.copies[copy(Part::deaths)].deaths; }
   /// It is inside; throws IoError if it is not.
   [[nodiscard]] ByteRange range_of(Claimed const& claim) const;
 
@@ -58,7 +60,8 @@ class SharedRanges::Locked {
 /// It allocates nothing, unless ranges are written over twice.
 class SharedRanges::Change {
  public:
-  explicit Change(SharedRanges& table) : locked_(table), memory_(*table.memory_) {}
+  explicit Change(SharedRanges& table, std::chrono::milliseconds longest = patience)
+      : locked_(table, longest), memory_(*table.memory_) {}
 
   [[nodiscard]] Locked const& now() const noexcept { return locked_; }
   [[nodiscard]] Writes& writes() { return copied(&Parts::writes, Part::writes); }
@@ -79,6 +82,8 @@ class SharedRanges::Change {
   void settle_writes(Holder holder);
   /// It takes no further part. False: it does not take part.
   bool drop(Holder holder);
+  /// To be told, unless it ended in good order and nothing is lost with it: before it is dropped.
+  void note_death(Holder holder);
   /// By what it has joined; {}: it does not take part.
   [[nodiscard]] Process process_of(Holder holder) const;
 

@@ -4,6 +4,7 @@
 #include "core/fork.hpp"
 #include "core/type_name.hpp"
 #include "share/opened_elsewhere.hpp"
+#include "share/peer_deaths.hpp"
 #include "share/random_tag.hpp"
 #include "share/shared_description.hpp"
 
@@ -281,6 +282,12 @@ bool BufferRegistry::contains(BufferId id) const {
   auto const& own = state();
   std::lock_guard const lock{own.mutex};
   return id.registry == own.tag && own.entries.contains(id.number);
+}
+
+PeerDeathSubscription BufferRegistry::on_peer_death(PeerDeathCallback callback) {
+  auto deaths = detail::PeerDeaths::of_this_process();
+  auto const id = deaths->subscribe(std::move(callback));
+  return {std::move(deaths), id};
 }
 
 std::size_t BufferRegistry::size() const {

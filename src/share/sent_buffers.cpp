@@ -3,6 +3,7 @@
 #include <unimem/share/buffer_registry.hpp>
 #include <unimem/share/detail/sent_buffers.hpp>
 
+#include "buffer/shared_book.hpp"
 #include "buffer/shared_memory.hpp"
 #include "core/fork.hpp"
 #include "device/watched_wait.hpp"
@@ -10,6 +11,7 @@
 #include "process/segment.hpp"
 #include "share/peers_key.hpp"
 #include "share/random_tag.hpp"
+#include "share/sent_note.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -40,9 +42,6 @@ class SentIds {
   std::atomic<std::uint64_t> last_{0};
 };
 
-/// The first letter of what is sent with the descriptors: how the memory is to be had.
-constexpr std::string_view is_copy = "copy", is_shared = "shared";
-
 std::string title_of(BufferCore const& buffer) {
   return buffer.name().empty() ? std::string("a buffer that was sent") : std::string(buffer.name());
 }
@@ -69,8 +68,11 @@ std::shared_ptr<BufferCore> received(BufferId id, std::size_t bytes, BufferOptio
         "the process that sent it has ended before it was received, or it has been received before");
   }
   auto const from = fmt::format("process {}", parcel->pid);
-  if (parcel->bytes == is_copy) return over_copy(std::move(parcel->descriptors), bytes, from, std::move(options));
-  if (parcel->bytes != is_shared) throw IoError(from, EPROTO, "sent what is neither a copy nor shared");
+  auto const note = SentNote::decode(parcel->bytes);
+  if (!note) throw IoError(from, EPROTO, "sent what is neither a copy nor shared");
+  if (note->kind == SentNote::Kind::copy) {
+    return over_copy(std::move(parcel->descriptors), bytes, from, std::move(options));
+  }
   auto memory = SharedMemory::attach(options.name.empty() ? to_string(id) : options.name,
                                      std::move(parcel->descriptors), bytes, from);
   return BufferCore::make(std::move(options), std::move(memory));
@@ -86,19 +88,25 @@ BufferId send_copy(BufferCore& buffer, ByteRange range) {
   descriptors.emplace_back(::fcntl(segment.descriptor(), F_DUPFD_CLOEXEC, 0));
   if (!descriptors.front()) throw IoError(title_of(buffer), errno, "its memory cannot be handed to another process");
   auto const id = SentIds::next();
-  Peers::of_this_process().offer(key_of(id), std::move(descriptors), std::string(is_copy), Peers::Times::once);
+  Peers::of_this_process().offer(key_of(id), std::move(descriptors),
+                                 SentNote{SentNote::Kind::copy, range.size()}.encode(), Peers::Times::once);
   return id;
 }
 
 BufferId send_shared(BufferCore& buffer) {
   auto const memory = buffer.share();
   auto const id = SentIds::next();
-  Peers::of_this_process().offer(key_of(id), memory->descriptors(), std::string(is_shared), Peers::Times::once);
+  Peers::of_this_process().offer(key_of(id), memory->descriptors(),
+                                 SentNote{SentNote::Kind::shared, memory->size()}.encode(), Peers::Times::once);
   return id;
 }
 
 std::size_t sent_and_not_received() {
   return Peers::of_this_process().waiting();
+}
+
+void tell_of_the_end() noexcept {
+  SharedBooks::tell_of_the_end();
 }
 
 std::shared_ptr<BufferCore> receive_sent(BufferId id, std::size_t bytes, BufferOptions&& options) {

@@ -113,8 +113,8 @@ TEST_P(WrongCommandLine, ExitsWith2AndNamesTheValue) {
 
 // clang-format off
 INSTANTIATE_TEST_SUITE_P(Commands, WrongCommandLine, ::testing::Values(
-    BadInput{"",                                                          2, "a command is missing: there are devices, run, replay, version"},
-    BadInput{"frobnicate",                                                2, "no command 'frobnicate': there are devices, run, replay, version"},
+    BadInput{"",                                                          2, "a command is missing: there are devices, run, replay, ps, version"},
+    BadInput{"frobnicate",                                                2, "no command 'frobnicate': there are devices, run, replay, ps, version"},
     BadInput{"bench",                                                     2, "no command 'bench'"},
     BadInput{"Run data.bin --kernel histogram",                           2, "no command 'Run'"},
     BadInput{"--frobnicate",                                              2, "unknown option '--frobnicate'"},
@@ -123,6 +123,8 @@ INSTANTIATE_TEST_SUITE_P(Commands, WrongCommandLine, ::testing::Values(
     BadInput{"devices --frobnicate",                                      2, "unknown option '--frobnicate'"},
     BadInput{"devices surplus",                                           2, "unexpected argument 'surplus'"},
     BadInput{"version surplus",                                           2, "unexpected argument 'surplus'"},
+    BadInput{"ps surplus",                                                2, "unexpected argument 'surplus'"},
+    BadInput{"ps --frobnicate",                                           2, "unknown option '--frobnicate'"},
     BadInput{"run data.bin --kernel histogram --frobnicate",              2, "unknown option '--frobnicate'"},
     BadInput{"run data.bin --kernel histogram --direct maybe",            2, "invalid --direct 'maybe': must be auto, on or off"},
     BadInput{"run data.bin --kernel histogram -j",                        2, "unknown option '-j'"},

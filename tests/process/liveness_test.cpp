@@ -20,6 +20,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,6 +32,7 @@ namespace {
 
 using detail::Segment;
 using detail::SharedRanges;
+using Holder = SharedRanges::Holder;
 using Process = SharedRanges::Process;
 
 /// As a child has written it.
@@ -159,6 +161,59 @@ TEST(ForgetDead, WhatTheyWereWritingIsLostAndTheyReadNoMore) {
   EXPECT_TRUE(table.begin_write(me, {16, 24}));
   EXPECT_TRUE(table.forget_dead().empty());
   table.validate();
+}
+
+TEST(ForgetDead, IsWrittenDownForAllUnlessTheyEndedInGoodOrder) {
+  auto const mapping = Segment::make("table", SharedRanges::bytes());
+  auto table = SharedRanges::make({mapping.data(), mapping.size()}, 64, "a table");
+  ASSERT_TRUE(table.join(SharedRanges::this_process()));
+  std::vector<std::unique_ptr<StayingProcess>> children;
+  for (int i = 0; i < 4; ++i) children.push_back(std::make_unique<StayingProcess>());
+  std::vector<Holder> holders;
+  for (auto const& one : children) holders.push_back(table.join(one->process).value());
+  ASSERT_EQ(table.begin_write(holders[0], {0, 8}), std::nullopt);
+  ASSERT_EQ(table.begin_write(holders[0], {4, 12}), std::nullopt);
+  ASSERT_EQ(table.begin_write(holders[2], {20, 24}), std::nullopt);
+  table.note_end(holders[1]);
+  table.note_end(holders[2]);
+  table.note_end(0);
+  table.note_end(SharedRanges::most_holders);
+  for (auto const& one : children) one->kill_to_zombie();
+  EXPECT_EQ(table.deaths(0).count, 0U);
+  EXPECT_EQ(table.forget_dead().size(), 4U);
+  auto const deaths = table.deaths(0);
+  EXPECT_EQ(deaths.count, 3U);
+  ASSERT_EQ(deaths.since.size(), 3U);
+  EXPECT_EQ(deaths.since[0].process, children[0]->process);
+  EXPECT_EQ(deaths.since[0].lost_bytes, 12U) << "each byte once";
+  EXPECT_EQ(deaths.since[1].process, children[2]->process) << "it lost what it was writing";
+  EXPECT_EQ(deaths.since[1].lost_bytes, 4U);
+  EXPECT_EQ(deaths.since[2].process, children[3]->process);
+  EXPECT_EQ(table.deaths(2).since.size(), 1U);
+  EXPECT_TRUE(table.deaths(3).since.empty());
+  EXPECT_TRUE(table.deaths(UINT64_MAX).since.empty());
+  table.validate();
+}
+
+TEST(ForgetDead, RemembersTheLatestOfManyDeaths) {
+  auto const mapping = Segment::make("table", SharedRanges::bytes());
+  auto table = SharedRanges::make({mapping.data(), mapping.size()}, 64, "a table");
+  Process dead;
+  {
+    StayingProcess const child;
+    dead = child.process;
+  }
+  constexpr auto most = SharedRanges::most_deaths;
+  for (std::size_t i = 0; i < most + 7; ++i) {
+    auto const holder = table.join(dead).value();
+    ASSERT_EQ(table.begin_write(holder, {0, i % 64 + 1}), std::nullopt);
+    static_cast<void>(table.forget_dead());
+  }
+  auto const deaths = table.deaths(0);
+  EXPECT_EQ(deaths.count, most + 7);
+  ASSERT_EQ(deaths.since.size(), most);
+  for (std::size_t i = 0; i < most; ++i) EXPECT_EQ(deaths.since[i].lost_bytes, (i + 7) % 64 + 1);
+  EXPECT_EQ(table.deaths(most + 5).since.size(), 2U);
 }
 
 TEST(ForgetDead, OfThoseWhoAskAtOnceOneIsTold) {

@@ -1,3 +1,5 @@
+#include <unimem/core/error.hpp>
+
 #include "process/peers.hpp"
 #include "process/segment.hpp"
 
@@ -7,8 +9,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +64,55 @@ TEST(PeersList, OfMoreThanOneMessageIsWhole) {
     ASSERT_EQ(found[i].key, (Peers::Key{i / 7, i}));
     ASSERT_EQ(found[i].bytes, std::string(sizes[i], static_cast<char>(i)));
   }
+}
+
+/// Wants what does not begin with "not", each once; a descriptor that comes is a segment of one byte.
+class Collector final : public Peers::Visitor {
+ public:
+  std::map<Peers::Key, std::byte> got;
+  std::size_t asked = 0;
+
+  [[nodiscard]] bool wants(Peers::Offered const& one) override {
+    ++asked;
+    return !one.bytes.starts_with("not") && !got.contains(one.key);
+  }
+  void take(Peers::Offered const& one, std::vector<UniqueFd> descriptors) override {
+    if (descriptors.size() != 1) throw IoError("a test", EPROTO, "a descriptor is missing");
+    got.emplace(one.key, Segment::adopt(std::move(descriptors.front()), 1, "a test").data()[0]);
+  }
+};
+
+TEST(PeersList, GivesTheDescriptorsThatAreWanted) {
+  auto const offer = [](Peers& peers, std::uint64_t number, std::string bytes, Peers::Times times = Peers::Times::any) {
+    auto const segment = Segment::make("test", 1);
+    segment.data()[0] = static_cast<std::byte>(number);
+    peers.offer({5, number}, one_of(segment), std::move(bytes), times);
+  };
+  Peers mine;
+  // Over several messages, of which each is gone through before the next.
+  for (std::uint64_t i = 0; i < 100; ++i) offer(mine, i, std::string(Peers::most_bytes / 10, 'x'));
+  offer(mine, 200, "not this", Peers::Times::once);
+  Staying const other([&] { offer(Peers::of_this_process(), 50, "the same"); });
+  auto const before = open_descriptors();
+  Collector collector;
+  std::vector<std::string> unanswered;
+  EXPECT_EQ(Peers::list(collector, {}, &unanswered).size(), 102U);
+  EXPECT_TRUE(unanswered.empty());
+  ASSERT_EQ(collector.got.size(), 100U);
+  for (auto const& [key, byte] : collector.got) EXPECT_EQ(byte, static_cast<std::byte>(key.number));
+  EXPECT_EQ(collector.asked, 102U);
+  EXPECT_EQ(mine.waiting(), 1U) << "what is not wanted is not taken";
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+TEST(PeersList, TellsOfThoseWhoseDescriptorsAreBad) {
+  Peers mine;
+  mine.offer({5, 1}, {}, "without one");
+  Collector collector;
+  std::vector<std::string> unanswered;
+  EXPECT_EQ(Peers::list(collector, {}, &unanswered).size(), 1U);
+  ASSERT_EQ(unanswered.size(), 1U);
+  EXPECT_NE(unanswered.front().find("a descriptor is missing"), std::string::npos) << unanswered.front();
 }
 
 }  // namespace

@@ -72,6 +72,28 @@ TEST_F(SharedRangesTest, TellOthersWhatOneHasWritten) {
   EXPECT_EQ(mine.changes(me, before).written, ByteRanges()) << "its own";
 }
 
+TEST_F(SharedRangesTest, TellWhoDoesNotTakePartWhatGoesOn) {
+  ranges.reserve(3);
+  auto& mine = ranges.front();
+  auto& theirs = another();
+  auto const& looks = another();
+  auto const me = mine.join({100, 1}).value(), them = theirs.join({200, 2}).value();
+  ASSERT_EQ(mine.begin_write(me, {8, 16}), std::nullopt);
+  ASSERT_EQ(theirs.begin_read(them, {20, 30}), std::nullopt);
+  ASSERT_EQ(theirs.begin_write(them, {40, 44}), std::nullopt);
+  theirs.end_write(them, {40, 44}, Outcome::lost);
+  auto const count = looks.change_count();
+  auto const found = looks.situation(std::chrono::milliseconds(100));
+  ASSERT_EQ(found.participants.size(), 2U);
+  EXPECT_EQ(found.participants[0].holder, me);
+  EXPECT_EQ(found.participants[0].process, (SharedRanges::Process{100, 1}));
+  EXPECT_EQ(found.participants[1].holder, them);
+  EXPECT_EQ(found.participants[1].process, (SharedRanges::Process{200, 2}));
+  EXPECT_EQ(found.claims, (std::vector<Claim>{{me, {8, 16}, Claim::Kind::write}, {them, {20, 30}, Claim::Kind::read}}));
+  EXPECT_EQ(found.lost, ByteRanges({40, 44}));
+  EXPECT_EQ(looks.change_count(), count) << "nothing has changed by looking";
+}
+
 TEST_F(SharedRangesTest, NameWhoIsWritingThere) {
   ranges.reserve(2);
   auto& mine = ranges.front();

@@ -370,6 +370,14 @@ class PeerCommands::Process {
     at_->buffer.reset();
     return {};
   }
+  /// The mappings, the buffers and what is published are as they are.
+  std::string exit_at_once(Words& /*words*/) { ::_exit(0); }
+  /// Its child's number, which stays until it is killed.
+  std::string fork(Words& /*words*/) {
+    auto const child = ::fork();
+    while (child == 0) ::pause();
+    return std::to_string(child);
+  }
   std::string kill(Words& /*words*/) {
     ::raise(SIGKILL);
     return {};
@@ -426,6 +434,9 @@ class PeerCommands::Process {
       {"put_slowly", &Process::put_slowly},
       {"fail_on", &Process::fail_on},
       {"exit", &Process::exit},
+      {"exit_well", &Process::exit},
+      {"exit_at_once", &Process::exit_at_once},
+      {"fork", &Process::fork},
       {"kill", &Process::kill}};
 };
 

@@ -10,6 +10,7 @@
 #include <unimem/share/buffer_id.hpp>
 #include <unimem/share/buffer_ref.hpp>
 #include <unimem/share/element_tag.hpp>
+#include <unimem/share/peer_death.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -164,6 +165,18 @@ class UNIMEM_API BufferRegistry {
   /// The id of what was published under a name; NotFound, also once it was released.
   [[nodiscard]] BufferId find(std::string_view name);
   [[nodiscard]] bool contains(BufferId id) const;
+
+  /// Calls `callback` for every process that dies from now on and held a buffer which this one holds, too, as long as
+  /// the subscription lives: killed, crashed, ended by `_exit`, or in the middle of a write. Of one that is done with
+  /// the buffer before, or ends by `exit` or behind its `main`, nothing is told. Of all that this process shares,
+  /// whichever registry published it, and of what was sent without an id.
+  ///
+  /// Callbacks run on a thread of the library's, one after the other, mostly at once, within about a tenth of a second
+  /// where a process died just after it had opened the buffer; by then what the dead one was writing is lost. They may
+  /// call anything of the library. What they throw is logged. Throws InvalidArgument for no callback, IoError where no
+  /// more descriptors may be open, DeviceError where there is no thread. None is called any more when the process is
+  /// ending.
+  [[nodiscard]] PeerDeathSubscription on_peer_death(PeerDeathCallback callback);
 
   [[nodiscard]] std::size_t size() const;
   /// What is published now, in the order in which it was. A buffer that is being resized is told with one size or the

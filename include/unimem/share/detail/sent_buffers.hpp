@@ -32,4 +32,8 @@ namespace unimem::detail {
 /// How many buffers of this process's wait for their receivers.
 [[nodiscard]] UNIMEM_API std::size_t sent_and_not_received();
 
+/// Other processes take the end of this one for no death from now on: for whoever ends it in good order and not by
+/// `exit`.
+UNIMEM_API void tell_of_the_end() noexcept;
+
 }  // namespace unimem::detail

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace unimem::detail {
+
+/// What a process tells of a buffer that it has sent, and that has not been received: how the memory is to be had, and
+/// its bytes.
+struct SentNote {
+  enum class Kind : bool { copy, shared };
+  Kind kind = Kind::copy;
+  std::size_t bytes = 0;
+
+  /// "copy 4096".
+  [[nodiscard]] std::string encode() const;
+  /// Nothing: it is none.
+  [[nodiscard]] static std::optional<SentNote> decode(std::string_view text) noexcept;
+};
+
+}  // namespace unimem::detail
