@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -220,7 +221,10 @@ def test_callbacks_that_raise_are_logged_and_others_called(published, caplog):
         peer.call(shared_peer.open_buffer, name)
         peer.kill(shared_peer.die)
         told.wait(1)
-    assert any("on purpose" in one.getMessage() for one in caplog.records)
+    until = time.monotonic() + PATIENCE  # the log is told by a thread of its own
+    while not any("on purpose" in one.getMessage() for one in caplog.records):
+        assert time.monotonic() < until
+        time.sleep(0.005)
 
 
 def test_an_interpreter_ends_with_a_subscription():
