@@ -105,9 +105,9 @@ def shared_on_this_host() -> SharedOnThisHost:
     most, and takes part in nothing. Ctrl-C ends it. IoError where this process may open no more descriptors."""
     buffers, sent, unanswered = _unimem._shared_on_this_host()
     listed = []
-    for *before, holders, lost_bytes, trouble in buffers:
-        told = cast("tuple[str, str, str, str, tuple[int, ...], int]", tuple(before))
-        listed.append(SharedWithOthers(*told, tuple(SharingProcess(*one) for one in holders), lost_bytes, trouble))
+    for id, name, buffer, element, shape, nbytes, holders, lost_bytes, trouble in buffers:
+        held = tuple(SharingProcess(*one) for one in holders)
+        listed.append(SharedWithOthers(id, name, buffer, element, shape, nbytes, held, lost_bytes, trouble))
     return SharedOnThisHost(tuple(listed), tuple(SentAndNotReceived(*one) for one in sent), unanswered)
 
 
@@ -177,10 +177,10 @@ class BufferRegistry:
         then."""
         if text_of("buffer_id", buffer_id) in self._dtypes and _unimem._contains_id(buffer_id):
             return self._dtypes[buffer_id]
-        dtype = cast("np.dtype[Any] | None", _unimem._dtype_of_id(buffer_id))
+        dtype = _unimem._dtype_of_id(buffer_id)
         if dtype is None:
             raise invalid("dtype", "left out", "said for elements of a type of C++ that NumPy has not")
-        return dtype
+        return cast("np.dtype[Any]", dtype)
 
     def open(self, buffer_id: str, dtype: npt.DTypeLike | None = None) -> UnifiedBuffer:
         """The buffer of this id, as a further handle, of another process's too if it was published with `cross_process`. NotFound for an

@@ -6,6 +6,8 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
+#include "process/steps.hpp"
+#include "processes/busy_worker.hpp"
 #include "processes/device_work.hpp"
 
 #include <signal.h>
@@ -13,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstddef>
@@ -378,6 +381,29 @@ class PeerCommands::Process {
     while (child == 0) ::pause();
     return std::to_string(child);
   }
+  /// It is killed where it takes that step for the so-manieth time.
+  std::string die_at(Words& words) {
+    static std::atomic<int> step, passes;
+    step = static_cast<int>(number(words));
+    passes = static_cast<int>(number(words));
+    detail::step_watcher = [](detail::Step taken) {
+      if (static_cast<int>(taken) == step.load() && --passes <= 0) ::raise(SIGKILL);
+    };
+    return {};
+  }
+  /// Writes to the first part, and reads the second, until it is told to rest.
+  std::string work(Words& words) {
+    auto own = part(words);
+    auto others = part(words);
+    worker_.emplace(std::move(own), std::move(others), number32(words));
+    return {};
+  }
+  std::string rounds(Words& /*words*/) { return std::to_string(worker_.value().rounds()); }
+  std::string rest(Words& /*words*/) {
+    auto said = worker_.value().rest();
+    worker_.reset();
+    return said;
+  }
   std::string kill(Words& /*words*/) {
     ::raise(SIGKILL);
     return {};
@@ -389,6 +415,7 @@ class PeerCommands::Process {
   Queue cpu_queue_ = device("cpu").create_queue();
   std::array<Slot, 2> slots_;
   Slot* at_ = nullptr;
+  std::optional<BusyWorker> worker_;
   std::map<std::string, std::string (Process::*)(Words&), std::less<>> const commands_{
       {"open", &Process::open},
       {"open_as_floats", &Process::open_as_floats},
@@ -435,6 +462,10 @@ class PeerCommands::Process {
       {"fail_on", &Process::fail_on},
       {"exit", &Process::exit},
       {"exit_well", &Process::exit},
+      {"die_at", &Process::die_at},
+      {"work", &Process::work},
+      {"rounds", &Process::rounds},
+      {"rest", &Process::rest},
       {"exit_at_once", &Process::exit_at_once},
       {"fork", &Process::fork},
       {"kill", &Process::kill}};

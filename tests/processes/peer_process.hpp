@@ -103,6 +103,8 @@ class PeerProcess {
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
+  /// Somebody has waited for its end.
+  void has_ended() noexcept { pid_ = -1; }
   void stop() const { ::kill(pid_, SIGSTOP); }
   void go_on() const { ::kill(pid_, SIGCONT); }
   /// It was told to end by itself, or to kill itself.
