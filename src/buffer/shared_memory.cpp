@@ -100,13 +100,15 @@ void SharedMemory::offer(Peers::Key key, std::string bytes) {
 }
 
 auto SharedMemory::begin(ByteRange range, Access access) -> std::optional<Claim> {
-  return access == Access::writes ? book_->ranges().begin_write(book_->self(), range)
-                                  : book_->ranges().begin_read(book_->self(), range);
+  auto& book = book_->ranges();
+  auto const self = book_->self();
+  return access == Access::writes ? book.begin_write(self, range) : book.begin_read(self, range);
 }
 
 void SharedMemory::end(ByteRange range, Access access, Outcome outcome) {
-  access == Access::writes ? book_->ranges().end_write(book_->self(), range, outcome)
-                           : book_->ranges().end_read(book_->self(), range);
+  auto& book = book_->ranges();
+  auto const self = book_->self();
+  access == Access::writes ? book.end_write(self, range, outcome) : book.end_read(self, range);
 }
 
 void SharedMemory::wait_for_change(std::uint32_t seen) const noexcept {
