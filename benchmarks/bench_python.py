@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import gc
+import mmap
+import multiprocessing
 import pickle
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -206,6 +208,62 @@ def pickles(device: unimem.Device, rounds: int) -> None:
         figure(f"{what} of 64 MiB; of an array {their / 1000:.3f} µs", mine / 1000, "µs")
 
 
+def array_of(size: int) -> np.ndarray:
+    return np.ones(size, np.uint8)
+
+
+def buffer_of(size: int) -> UnifiedBuffer:
+    return UnifiedBuffer(size, np.uint8).fill(1)
+
+
+def pools(rounds: int) -> None:
+    print("multiprocessing.Pool, one worker, whose task makes 64 MiB and returns it")
+    size = 64 * MIB
+    ways = multiprocessing.get_context("spawn")
+    with ways.Pool(1) as workers:
+
+        def returned(make: Callable[[int], object], look: Callable[[object], object]) -> Callable[[], None]:
+            def call() -> None:
+                assert look(workers.apply(make, (size,))) == 1
+
+            return call
+
+        ours = returned(buffer_of, lambda one: one.host[-1])
+        theirs = returned(array_of, lambda one: one[-1])
+        mine, their = least(by_turns(ours, theirs, 1, rounds))
+        verdict(f"a buffer {mine / 1e6:.1f} ms, an array {their / 1e6:.1f} ms: NumPy's time over ours", their / mine, "×", 5, at_least=True)
+        made = min(spend(lambda: buffer_of(size), 1) for _ in range(rounds))
+        figure("of it, what making and filling a buffer takes in one process", made / 1e6, "ms")
+
+
+def round_trips(device: unimem.Device, rounds: int) -> None:
+    print("pickle protocol 5, there and back: NumPy's time over ours")
+    size = 256 * MIB
+    array = np.ones(size, np.uint8)
+    buffer = UnifiedBuffer(size, np.uint8, device=device)
+    buffer.copy_from(array)
+
+    def in_band(what: object) -> None:
+        pickle.loads(pickle.dumps(what, 5))
+
+    def out_of_band(what: object) -> None:
+        frames: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(what, 5, buffer_callback=frames.append)
+        arrived = [bytearray(one) for one in frames]  # what a transport does to them
+        pickle.loads(head, buffers=arrived)
+
+    mine, their = least(by_turns(lambda: in_band(buffer), lambda: in_band(array), 1, rounds))
+    verdict(f"256 MiB in band: {mine / 1e6:.0f} ms, an array {their / 1e6:.0f} ms", their / mine, "×", 0.95, at_least=True)
+    # The copy alone: what begins at a page, as a buffer does, is copied to where malloc puts it at 0.8 of the rate of what malloc has put
+    # somewhere, NumPy's arrays among it.
+    mine, their = least(by_turns(lambda: out_of_band(buffer), lambda: out_of_band(array), 1, rounds))
+    page = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+    page[:] = 1
+    paged = min(spend(lambda: out_of_band(page), 1) for _ in range(rounds))
+    verdict(f"256 MiB out of band, the frame copied once: an array at a page {paged / 1e6:.0f} ms", paged / mine, "×", 0.95, at_least=True)
+    figure(f"the same; an array where NumPy puts it: {their / 1e6:.0f} ms", mine / 1e6, "ms")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench_python", description="The Python package beside NumPy.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the rounds")
@@ -220,6 +278,8 @@ def main() -> None:
     copies(device, max(rounds // 5, 15), [MIB, 64 * MIB])
     small_copies(device, max(rounds // 4, 5))
     pickles(device, max(rounds // 4, 5))
+    round_trips(device, max(rounds // 20, 3))
+    pools(max(rounds // 20, 3))
     launches(device, rounds)
 
 

@@ -101,7 +101,7 @@ class SharedMemory {
   std::shared_ptr<SharedBook> const book_;
   /// When it was last looked whether who is in the way lives.
   std::atomic<std::chrono::steady_clock::duration> looked_{};
-  std::uint64_t seen_ = 0;
+  std::uint64_t seen_;
   bool loses_ = true;  ///< something is lost, perhaps
 };
 

@@ -95,12 +95,14 @@ void PeerDeaths::cancel(std::uint64_t id) noexcept {
     ::eventfd_write(run_->wake.get(), 1);
     run_ = nullptr;
   }
-  auto const calls = std::ranges::find(runs_, id, [](auto const& run) { return run->called; });
-  if (calls != runs_.end() && (*calls)->calling.load() != std::this_thread::get_id()) {
-    auto const run = *calls;
-    BlockingWait wait{run->calling};
+  std::shared_ptr<Run> calls;  // it is there to the end of the wait
+  for (auto const& run : runs_) {
+    if (run->called == id && run->calling.load() != std::this_thread::get_id()) calls = run;
+  }
+  if (calls) {
+    BlockingWait wait{calls->calling};
     static_cast<void>(wait.run([&](BlockingWait::Clock::time_point until) {
-      return ended_.wait_until(lock, until, [&] { return run->called != id; });
+      return ended_.wait_until(lock, until, [&] { return calls->called != id; });
     }));
   }
   lock.unlock();

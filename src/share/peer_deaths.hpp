@@ -77,6 +77,7 @@ class PeerWatch {
 class PeerDeaths final : public BackgroundWorker, public std::enable_shared_from_this<PeerDeaths> {
  public:
   [[nodiscard]] static std::shared_ptr<PeerDeaths> of_this_process();
+  virtual ~PeerDeaths() = default;
 
   /// Its number. Throws InvalidArgument for no callback, IoError where no more descriptors may be open, DeviceError
   /// where there is no thread.

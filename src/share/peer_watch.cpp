@@ -43,9 +43,9 @@ void PeerWatch::with(Same const& same, Look const& look) {
 }
 
 PeerWatch::PeerWatch() {
-  for (auto const& [identity, same] : books_of_this_process()) {
-    with(same,
-         [&](SharedRanges const& book) { books_.emplace(identity, Book{.deaths = book.deaths(UINT64_MAX).count}); });
+  for (auto const& one : books_of_this_process()) {
+    with(one.second,
+         [&](SharedRanges const& book) { books_.emplace(one.first, Book{.deaths = book.deaths(UINT64_MAX).count}); });
   }
 }
 
@@ -122,8 +122,9 @@ bool PeerWatch::is_alive(Process process) {
 }
 
 void PeerWatch::collect(Books const& books, Deaths& deaths) {
-  for (auto const& [identity, same] : books) {
-    auto& known = books_.at(identity);
+  for (auto const& one : books) {
+    auto const& same = one.second;
+    auto& known = books_.at(one.first);
     with(same, [&](SharedRanges const& book) {
       auto const found = book.deaths(known.deaths);
       known.deaths = found.count;

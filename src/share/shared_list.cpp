@@ -119,6 +119,7 @@ class Holders {
   }
   [[nodiscard]] std::vector<SharingProcess> take() {
     std::vector<SharingProcess> list;
+    list.reserve(all_.size());
     for (auto& [pid, one] : all_) list.push_back(std::move(one));
     return list;
   }
