@@ -23,7 +23,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +33,6 @@
 #include <new>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -62,12 +60,9 @@ void verdict(char const* what, double value, char const* unit, double target) {
              value <= target ? "met" : "MISSED");
 }
 
-unimem::BufferId id_from(std::string_view text) {
-  unimem::BufferId id;
+unimem::BufferId id_from(std::string const& text) {
   auto const dash = text.find('-');
-  std::from_chars(text.data(), text.data() + dash, id.registry, 16);
-  std::from_chars(text.data() + dash + 1, text.data() + text.size(), id.number);
-  return id;
+  return {std::stoull(text.substr(0, dash), nullptr, 16), std::stoull(text.substr(dash + 1))};
 }
 
 /// This program as another process.
@@ -76,6 +71,7 @@ class Other {
   explicit Other(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "bench_processes");
     std::vector<char*> pointers;
+    pointers.reserve(arguments.size() + 1);
     for (auto& one : arguments) pointers.push_back(one.data());
     pointers.push_back(nullptr);
     if (::posix_spawn(&pid_, "/proc/self/exe", nullptr, nullptr, pointers.data(), environ) != 0) {
@@ -150,7 +146,7 @@ class SharedFlag {
     if (::ftruncate(descriptor_, 4096) != 0) throw std::runtime_error("no memory for a flag");
     flag_ = new (map()) Flag;
   }
-  explicit SharedFlag(int descriptor) : descriptor_(descriptor) { flag_ = static_cast<Flag*>(map()); }
+  explicit SharedFlag(int descriptor) : descriptor_(descriptor), flag_(static_cast<Flag*>(map())) {}
   SharedFlag(SharedFlag const&) = delete;
   SharedFlag& operator=(SharedFlag const&) = delete;
   ~SharedFlag() { ::close(descriptor_); }
