@@ -284,6 +284,7 @@ TEST_P(KilledHoldersAtAStep, LeaveOthersWhatTheyHaveWritten) {
   auto const step = GetParam();
   constexpr int times = 20;
   bool const opens = step >= Step::open_fetched && step <= Step::open_joined;
+  int seen_written = 0;
   for (int i = 0; i < times; ++i) {
     SCOPED_TRACE(i);
     auto const deaths = book()->ranges().deaths(UINT64_MAX).count;
@@ -313,9 +314,7 @@ TEST_P(KilledHoldersAtAStep, LeaveOthersWhatTheyHaveWritten) {
       auto const there = buffer_->slice(victims, part).to_vector();
       auto const written = pattern(theirs, part);
       EXPECT_TRUE(there == model_ || there == written);
-      if (step == Step::write_ended) {
-        EXPECT_TRUE(there == written);
-      }
+      seen_written += there == written ? 1 : 0;
       if (step < Step::lock_taken || step >= Step::read_claimed) {
         EXPECT_TRUE(there == model_);
       }
@@ -327,6 +326,10 @@ TEST_P(KilledHoldersAtAStep, LeaveOthersWhatTheyHaveWritten) {
     expect_nothing_left(victim.pid());
     if (HasFailure()) return;
     go_on();
+  }
+  // Not each: where others have written something meanwhile, a claim ends without a write, and another one is made.
+  if (step == Step::write_ended) {
+    EXPECT_GE(seen_written, times / 2);
   }
 }
 
