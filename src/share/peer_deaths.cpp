@@ -60,11 +60,10 @@ std::uint64_t PeerDeaths::subscribe(PeerDeathCallback callback) {
   if (!callback) throw InvalidArgument("callback", "nothing", "something that can be called");
   auto shared = std::make_shared<PeerDeathCallback const>(std::move(callback));
   std::shared_ptr<Run> fresh = make_run();  // it looks at books: not under the lock
+  // Not under the lock either: as the process ends, the list is locked before this.
+  std::call_once(enlist_once_, [this] { enlisted_ = enlist(*this); });
   Lock const lock{mutex_};
-  if (!enlisted_) {
-    enlisted_ = enlist(*this);
-    shutting_down_ = shutting_down_ || !enlisted_;  // if the process is ending, no callback is called any more
-  }
+  shutting_down_ = shutting_down_ || !enlisted_;  // if the process is ending, no callback is called any more
   auto const added = subscribers_.emplace(last_ + 1, std::move(shared)).first;
   if (!run_ && !shutting_down_) {
     try {

@@ -111,7 +111,8 @@ class PeerDeaths final : public BackgroundWorker, public std::enable_shared_from
   std::uint64_t last_ = 0;
   std::shared_ptr<Run> run_;                ///< that of the subscribers; null: there are none
   std::vector<std::shared_ptr<Run>> runs_;  ///< those that have not ended, too
-  bool enlisted_ = false;
+  std::once_flag enlist_once_;
+  bool enlisted_ = false;  ///< once that has been tried
   bool shutting_down_ = false;
 };
 
