@@ -55,8 +55,8 @@ std::vector<Operation> every_operation(std::size_t bytes, Place places) {
                    }});
   }
   for (auto const range : ranges) {
-    all.push_back({fmt::format("lose [{}, {})", range.begin, range.end),
-                   [=](ShadowModel& model) { model.lose(range); }});
+    all.push_back(
+        {fmt::format("lose [{}, {})", range.begin, range.end), [=](ShadowModel& model) { model.lose(range); }});
   }
   all.push_back({"discard", [](ShadowModel& model) { model.discard(); }});
   return all;
