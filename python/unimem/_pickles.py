@@ -66,14 +66,25 @@ def give_attributes(result: UnifiedBuffer, attributes: Any) -> UnifiedBuffer:
     return result
 
 
+def asked_of(buffer: Elements) -> tuple[Any, ...]:
+    """What the buffer is asked to be."""
+    tracking, pinned, strict, priority, location, on = buffer._options()
+    return (None if on is None else on.id, tracking, pinned, strict, priority, location, buffer.name)
+
+
+def takes_memory_of_its_own(asked: tuple[Any, ...]) -> bool:
+    """Whether such a buffer cannot stand on memory that has arrived."""
+    _, tracking, pinned, _, _, location, *_ = asked
+    return bool(pinned) or _TRACKING[tracking] is Tracking.PAGES or _LOCATIONS[location] not in (Location.HOST, Location.DEVICE)
+
+
 def reduced(buffer: Elements, protocol: int) -> tuple[Any, ...]:
     """The data is an array over the host side under a read lease, which protocol 5 hands over out of band, if it is asked to, and
     without a copy."""
-    tracking, pinned, strict, priority, location, on = buffer._options()
     data = None if buffer.state is BufferState.UNINITIALIZED else buffer.host.view(np.ndarray)
     kind = _kind_of(buffer)
     spacer = (PickleBuffer(_SPACER),) if data is not None and protocol >= 5 and data.nbytes >= _SPACED_BYTES else ()
-    asked = (None if on is None else on.id, tracking, pinned, strict, priority, location, buffer.name, *spacer)
+    asked = (*asked_of(buffer), *spacer)
     attributes = buffer.__getstate__()
     return (unpickled, (kind, buffer.shape, buffer.dtype, asked, data), *(() if attributes is None else (attributes,)))
 
@@ -110,7 +121,7 @@ def unpickled(
     id, tracking, pinned, strict, priority, location, name = asked[:7]
     on = _device_or_none(id) or chosen(None)
     buffer = kind.__new__(kind)
-    own = pinned or _TRACKING[tracking] is Tracking.PAGES or _LOCATIONS[location] not in (Location.HOST, Location.DEVICE)
+    own = takes_memory_of_its_own(asked)
     flags = None if data is None else data.flags
     if data is not None and flags is not None and not own and flags.writeable and flags.c_contiguous and flags.aligned and not lies_in_a_buffer(data):
         _unimem.Window.__init__(buffer, data.view(np.ndarray), None, on, location, tracking, strict, name, priority)

@@ -14,8 +14,8 @@ import numpy as np
 
 from . import _unimem
 from ._devices import chosen
-from ._enums import BufferState, Location, Tracking
-from ._pickles import _device_or_none, _kind_of, reduced, unpickled
+from ._enums import BufferState
+from ._pickles import _device_or_none, _kind_of, asked_of, reduced, takes_memory_of_its_own, unpickled
 
 if TYPE_CHECKING:
     from ._buffer import UnifiedBuffer
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 # Below, the way by a pipe is quicker than making memory, asking for it and mapping it.
 _SMALLEST_SENT = 256 << 10
-_TRACKING, _LOCATIONS = list(Tracking), list(Location)
 
 
 def sent(buffer: Elements) -> tuple[Any, ...]:
@@ -33,10 +32,8 @@ def sent(buffer: Elements) -> tuple[Any, ...]:
     shared = isinstance(buffer, UnifiedBuffer) and buffer._is_shared
     if buffer.state is BufferState.UNINITIALIZED or (buffer.nbytes < _SMALLEST_SENT and not shared):
         return reduced(buffer, DEFAULT_PROTOCOL)
-    tracking, pinned, strict, priority, location, on = buffer._options()
-    asked = (None if on is None else on.id, tracking, pinned, strict, priority, location, buffer.name)
     attributes = buffer.__getstate__()
-    arguments = (_kind_of(buffer), buffer.shape, buffer.dtype, asked, _unimem._send(buffer, shared))
+    arguments = (_kind_of(buffer), buffer.shape, buffer.dtype, asked_of(buffer), _unimem._send(buffer, shared))
     return (received, arguments, *(() if attributes is None else (attributes,)))
 
 
@@ -69,11 +66,10 @@ def received(
 ) -> UnifiedBuffer:  # fmt: skip
     """A buffer over the memory that was sent. Where it does not come, since its sender has ended, the buffer's data is lost, and
     whoever reads it gets DataLost: what unpickles here is often a thread of a pool's, which an exception would end."""
-    id, tracking, pinned, strict, priority, location, name = asked
+    id, tracking, _, strict, priority, location, name = asked
     on = _device_or_none(id) or chosen(None)
-    own = pinned or _TRACKING[tracking] is Tracking.PAGES or _LOCATIONS[location] not in (Location.HOST, Location.DEVICE)
     made = kind.__new__(kind)
-    if not own:
+    if not takes_memory_of_its_own(asked):
         _unimem.Window.__init__(made, sent_id, list(shape), dtype, on, location, tracking, strict, name, priority)
         return made
     _unimem.Window.__init__(made, sent_id, list(shape), dtype, on, 0, 0, False, name, priority)

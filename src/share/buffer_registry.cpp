@@ -1,10 +1,12 @@
 #include <unimem/core/error.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
+#include "buffer/shared_memory.hpp"
 #include "core/fork.hpp"
 #include "core/type_name.hpp"
 #include "share/opened_elsewhere.hpp"
 #include "share/peer_deaths.hpp"
+#include "share/peers_key.hpp"
 #include "share/random_tag.hpp"
 #include "share/shared_description.hpp"
 
@@ -174,17 +176,18 @@ BufferId BufferRegistry::publish_core(detail::SharedCore buffer, detail::SharedE
   if (element.bytes == 0) throw InvalidArgument("element size", "0", "at least 1");
   auto& own = state();
   auto const core = buffer.core;
-  detail::SharedDescription described;
+  std::shared_ptr<detail::SharedMemory> memory;
+  std::string described;
   if (options.cross_process) {
-    described = {options.name,
-                 std::string(core->name()),
-                 std::string(element.name.view()),
-                 element.bytes,
-                 element.tag,
-                 {buffer.shape.extents().begin(), buffer.shape.extents().end()},
-                 core->size_bytes()};
-    static_cast<void>(described.encode());  // what is too long is refused before anything is copied
-    static_cast<void>(core->share());
+    detail::SharedDescription const description{options.name,
+                                                std::string(core->name()),
+                                                std::string(element.name.view()),
+                                                element.bytes,
+                                                element.tag,
+                                                {buffer.shape.extents().begin(), buffer.shape.extents().end()},
+                                                core->size_bytes()};
+    described = description.encode();  // what is too long is refused before anything is copied
+    memory = core->share();
   }
   // Made without the lock, under which they are only put in their places: nothing throws there, and what is not
   // published after all, perhaps the last share in a buffer, is destroyed when it has been given back.
@@ -211,7 +214,7 @@ BufferId BufferRegistry::publish_core(detail::SharedCore buffer, detail::SharedE
   BufferId const id{own.tag, number};
   if (!options.cross_process) return id;
   try {
-    detail::OpenedElsewhere::offer(id, *core, described);
+    memory->offer(detail::key_of(id), std::move(described));
   } catch (...) {
     release(id);
     throw;

@@ -48,14 +48,9 @@ std::optional<OpenedElsewhere::Found> OpenedElsewhere::open(BufferId id) {
     made.core = std::move(core);
     return made;
   }
-  offer(id, *made.core, described);
+  memory->offer(key_of(id), std::move(parcel->bytes));
   known = {made.core, made.shape, made.element, made.name};
   return made;
-}
-
-void OpenedElsewhere::offer(BufferId id, BufferCore& core, SharedDescription const& described) {
-  auto const memory = core.share();
-  memory->offer(key_of(id), described.encode());
 }
 
 void OpenedElsewhere::withdraw(BufferId id) noexcept {

@@ -11,8 +11,6 @@
 
 namespace unimem::detail {
 
-struct SharedDescription;
-
 /// The buffers of other processes that this one has opened. Each is one buffer here, however often it is opened, as
 /// long as it has owners.
 ///
@@ -29,8 +27,7 @@ class OpenedElsewhere {
   /// WaitInterrupted in a watched thread.
   [[nodiscard]] std::optional<Found> open(BufferId id);
 
-  /// Other processes may open `core` by that id from now on, as long as this one has it, or until `withdraw`.
-  static void offer(BufferId id, BufferCore& core, SharedDescription const& described);
+  /// No process is given the buffer of that id by this one any more.
   static void withdraw(BufferId id) noexcept;
 
  private:
