@@ -89,3 +89,49 @@ fill_the_device()
 assert not buffer.valid_on(device) and (buffer.to_numpy() == 7).all() and buffer.statistics.device_to_host_copies == 0
 """
     )
+
+
+SENT = """
+import multiprocessing
+import numpy as np
+import unimem
+
+size = 1 << 20
+
+def moved(device):
+    counts = device._transfers()
+    return counts["host_to_device_bytes"], counts["device_to_host_bytes"], counts["device_to_device_bytes"]
+
+def add_one(buffer):
+    device = unimem.device("cuda:0,shareable=1")
+    state, there = buffer.state, moved(device)
+    buffer.host[:] += 1
+    return state, there, buffer
+
+def main():
+    device = unimem.device("cuda:0,shareable=1")
+    buffer = unimem.UnifiedBuffer(size, np.uint8, device=device).fill(41)
+    buffer.sync_to_device()
+    buffer.release_host()
+    before = moved(device)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        state, there, result = pool.apply(add_one, (buffer,))
+    assert state is unimem.BufferState.DEVICE_DIRTY, state
+    assert there == (0, 0, size), there
+    now = moved(device)
+    assert now[:2] == before[:2] and now[2] - before[2] == size, (before, now)
+    assert (result.to_numpy() == 42).all()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_pool_gets_what_only_the_gpu_has_over_no_bus(tmp_path):
+    if not STANDIN.is_file():
+        pytest.skip(f"no stand-in driver here: {STANDIN} is built with the C++ tests")
+    program = tmp_path / "sent.py"
+    program.write_text(SENT)
+    environment = os.environ | {"UNIMEM_CUDA_LIBRARY": str(STANDIN), "UNIMEM_CUDA_STANDIN_DEVICES": "1"}
+    result = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -69,6 +69,8 @@ void Device::release_undumped(DeviceMemory memory, Location location) noexcept {
 
 PageSource::~PageSource() = default;
 
+MemoryExporter::~MemoryExporter() = default;
+
 AddressRange PageSource::reserve_undumped(std::size_t bytes) {
   return reserve(bytes);
 }

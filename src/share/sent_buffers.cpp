@@ -12,6 +12,7 @@
 #include "share/peers_key.hpp"
 #include "share/random_tag.hpp"
 #include "share/sent_note.hpp"
+#include "share/sent_on_device.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,6 +20,7 @@
 #include <atomic>
 #include <cerrno>
 #include <exception>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -46,12 +48,9 @@ std::string title_of(BufferCore const& buffer) {
   return buffer.name().empty() ? std::string("a buffer that was sent") : std::string(buffer.name());
 }
 
-std::shared_ptr<BufferCore> over_copy(std::vector<UniqueFd> descriptors, std::size_t bytes, std::string const& from,
+std::shared_ptr<BufferCore> over_copy(UniqueFd descriptor, std::size_t bytes, std::string const& from,
                                       BufferOptions&& options) {
-  if (descriptors.size() != 1) {
-    throw IoError(from, EPROTO, fmt::format("sent {} descriptors instead of 1", descriptors.size()));
-  }
-  auto const segment = std::make_shared<Segment>(Segment::adopt(std::move(descriptors[0]), bytes, from));
+  auto const segment = std::make_shared<Segment>(Segment::adopt(std::move(descriptor), bytes, from));
   BufferCore::Wrapped wrapped;
   wrapped.pointer = segment->data();
   wrapped.ownership = Ownership::take([segment](void*) {});
@@ -70,26 +69,54 @@ std::shared_ptr<BufferCore> received(BufferId id, std::size_t bytes, BufferOptio
   auto const from = fmt::format("process {}", parcel->pid);
   auto const note = SentNote::decode(parcel->bytes);
   if (!note) throw IoError(from, EPROTO, "sent what is neither a copy nor shared");
-  if (note->kind == SentNote::Kind::copy) {
-    return over_copy(std::move(parcel->descriptors), bytes, from, std::move(options));
+  auto& descriptors = parcel->descriptors;
+  if (note->kind == SentNote::Kind::shared) {
+    auto memory =
+        SharedMemory::attach(options.name.empty() ? to_string(id) : options.name, std::move(descriptors), bytes, from);
+    return BufferCore::make(std::move(options), std::move(memory));
   }
-  auto memory = SharedMemory::attach(options.name.empty() ? to_string(id) : options.name,
-                                     std::move(parcel->descriptors), bytes, from);
-  return BufferCore::make(std::move(options), std::move(memory));
+  if (descriptors.size() != 1 || note->bytes != bytes) {
+    throw IoError(
+        from, EPROTO,
+        fmt::format("sent {} bytes by {} descriptors instead of {} by 1", note->bytes, descriptors.size(), bytes));
+  }
+  auto& only = descriptors.front();
+  return note->kind == SentNote::Kind::copy
+             ? over_copy(std::move(only), bytes, from, std::move(options))
+             : from_copy_on(note->hardware_id, std::move(only), bytes, std::move(options));
+}
+
+/// Where a device alone has those bytes, and there is a way to hand them over there: with what is to be told of them.
+std::optional<std::pair<UniqueFd, SentNote>> copy_on_device(BufferCore& buffer, ByteRange range) {
+  auto* const device = sends(buffer, range);
+  if (device == nullptr) return std::nullopt;
+  try {
+    return std::pair{copy_on(*device, buffer, range),
+                     SentNote{SentNote::Kind::on_device, range.size(), device->hardware_id()}};
+  } catch (OutOfMemory const&) {
+    return std::nullopt;  // the host may have room
+  }
+}
+
+std::pair<UniqueFd, SentNote> copy_on_host(BufferCore& buffer, ByteRange range) {
+  auto const lease = buffer.map(range, MapMode::read);
+  auto const* const begin = static_cast<std::byte const*>(lease.address());
+  auto const segment = Segment::make_copy(title_of(buffer), {begin, range.size()});
+  UniqueFd descriptor{::fcntl(segment.descriptor(), F_DUPFD_CLOEXEC, 0)};
+  if (!descriptor) throw IoError(title_of(buffer), errno, "its memory cannot be handed to another process");
+  return {std::move(descriptor), SentNote{SentNote::Kind::copy, range.size()}};
 }
 
 }  // namespace
 
 BufferId send_copy(BufferCore& buffer, ByteRange range) {
-  auto const lease = buffer.map(range, MapMode::read);
-  auto const* const begin = static_cast<std::byte const*>(lease.address());
-  auto const segment = Segment::make_copy(title_of(buffer), {begin, range.size()});
+  auto copy = copy_on_device(buffer, range);
+  if (!copy) copy = copy_on_host(buffer, range);
+  auto& [descriptor, note] = *copy;
   std::vector<UniqueFd> descriptors;
-  descriptors.emplace_back(::fcntl(segment.descriptor(), F_DUPFD_CLOEXEC, 0));
-  if (!descriptors.front()) throw IoError(title_of(buffer), errno, "its memory cannot be handed to another process");
+  descriptors.push_back(std::move(descriptor));
   auto const id = SentIds::next();
-  Peers::of_this_process().offer(key_of(id), std::move(descriptors),
-                                 SentNote{SentNote::Kind::copy, range.size()}.encode(), Peers::Times::once);
+  Peers::of_this_process().offer(key_of(id), std::move(descriptors), note.encode(), Peers::Times::once);
   return id;
 }
 

@@ -7,28 +7,35 @@
 namespace unimem::detail {
 namespace {
 
-constexpr std::string_view copy = "copy ", shared = "shared ";
+constexpr std::string_view words[] = {"copy ", "device ", "shared "};  // by kind
 
 }  // namespace
 
 std::string SentNote::encode() const {
-  return std::string(kind == Kind::copy ? copy : shared) + std::to_string(bytes);
+  auto text = std::string(words[static_cast<std::size_t>(kind)]) + std::to_string(bytes);
+  if (kind == Kind::on_device) text += ' ' + hardware_id;
+  return text;
 }
 
-std::optional<SentNote> SentNote::decode(std::string_view text) noexcept {
+std::optional<SentNote> SentNote::decode(std::string_view text) noexcept try {
   SentNote note;
-  if (text.starts_with(copy)) {
-    text.remove_prefix(copy.size());
-  } else if (text.starts_with(shared)) {
-    note.kind = Kind::shared;
-    text.remove_prefix(shared.size());
-  } else {
-    return std::nullopt;
+  for (auto const kind : {Kind::copy, Kind::on_device, Kind::shared}) {
+    auto const word = words[static_cast<std::size_t>(kind)];
+    if (!text.starts_with(word)) continue;
+    note.kind = kind;
+    text.remove_prefix(word.size());
+    auto const* const end = std::to_address(text.end());
+    auto const [read, error] = std::from_chars(std::to_address(text.begin()), end, note.bytes);
+    if (error != std::errc{}) return std::nullopt;
+    std::string_view const rest(read, end);
+    if (kind != Kind::on_device) return rest.empty() ? std::optional{note} : std::nullopt;
+    if (rest.size() < 2 || rest.front() != ' ') return std::nullopt;
+    note.hardware_id = rest.substr(1);
+    return note;
   }
-  auto const* const end = std::to_address(text.end());
-  auto const [read, error] = std::from_chars(std::to_address(text.begin()), end, note.bytes);
-  if (error != std::errc{} || read != end) return std::nullopt;
-  return note;
+  return std::nullopt;
+} catch (std::bad_alloc const&) {
+  return std::nullopt;
 }
 
 }  // namespace unimem::detail

@@ -137,7 +137,7 @@ class Holders {
 };
 
 void count(SentAndNotReceived& at, SentNote const& note) {
-  bool const copied = note.kind == SentNote::Kind::copy;
+  bool const copied = note.kind != SentNote::Kind::shared;
   ++(copied ? at.copies : at.shared);
   (copied ? at.copied_bytes : at.shared_bytes) += note.bytes;
 }

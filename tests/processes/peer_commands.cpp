@@ -5,6 +5,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 #include <unimem/share/buffer_registry.hpp>
+#include <unimem/share/detail/sent_buffers.hpp>
 
 #include "process/steps.hpp"
 #include "processes/busy_worker.hpp"
@@ -151,6 +152,20 @@ class PeerCommands::Process {
     return std::to_string(at_->buffer->size());
   }
   std::string open_as_floats(Words& words) { return std::to_string(registry().open<float>(id_from(words)).size()); }
+  /// What was sent, of that many bytes, to that device; answers with what moved there in each direction.
+  std::string receive(Words& words) {
+    auto const id = id_from(words);
+    auto const bytes = number(words);
+    std::string name;
+    words >> name;
+    BufferOptions options;
+    options.device = &device(name);
+    auto const before = options.device->transfers();
+    at_->buffer.emplace(Shape(bytes), detail::receive_sent(id, bytes, std::move(options)));
+    auto const moved = device(name).transfers().since(before);
+    return std::to_string(moved.host_to_device_bytes) + " " + std::to_string(moved.device_to_host_bytes) + " " +
+           std::to_string(moved.device_to_device_bytes);
+  }
   /// Another handle of the same.
   std::string open_again(Words& words) {
     auto const again = registry().open<Byte>(id_from(words));
@@ -419,6 +434,7 @@ class PeerCommands::Process {
   std::map<std::string, std::string (Process::*)(Words&), std::less<>> const commands_{
       {"open", &Process::open},
       {"open_as_floats", &Process::open_as_floats},
+      {"receive", &Process::receive},
       {"open_again", &Process::open_again},
       {"publish", &Process::publish},
       {"read", &Process::read},

@@ -3,6 +3,7 @@
 #include <unimem/core/detail/lazy.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/device/advice.hpp>
+#include <unimem/device/detail/memory_exporter.hpp>
 #include <unimem/device/detail/pages.hpp>
 #include <unimem/device/detail/transfer_meter.hpp>
 #include <unimem/device/memory.hpp>
@@ -130,6 +131,13 @@ class UNIMEM_API Device {
 
   /// The page interface, or null where the driver has none.
   [[nodiscard]] virtual PageSource* pages() noexcept { return nullptr; }
+
+  /// What makes and opens memory that other processes can have, or null where the driver has no such thing.
+  [[nodiscard]] virtual MemoryExporter* exporter() noexcept { return nullptr; }
+  /// Whether it was asked to hand its memory to other processes: they must have the same hardware.
+  [[nodiscard]] virtual bool hands_memory_over() const noexcept { return false; }
+  /// What names the hardware in every process of the machine; empty where the driver does not tell.
+  [[nodiscard]] virtual std::string hardware_id() const { return {}; }
 
   /// Whether device memory is host memory, so that a buffer needs only one copy: any, if it `reaches_host_memory`, or
   /// what the device allocates itself (`Location::unified`).

@@ -44,7 +44,7 @@ struct SharedWithOthers {
 struct SentAndNotReceived {
   std::uint32_t pid = 0;
   std::string command;
-  std::size_t copies = 0;  ///< that take memory of their own
+  std::size_t copies = 0;  ///< that take memory of their own, of the host or a device
   std::size_t copied_bytes = 0;
   std::size_t shared = 0;  ///< that have the sender's
   std::size_t shared_bytes = 0;

@@ -3,6 +3,7 @@
 #include "device/cuda/code.hpp"
 #include "device/cuda/driver.hpp"
 
+#include <cstddef>
 #include <new>
 #include <string>
 
@@ -15,6 +16,9 @@ struct ContextRef {
   int architecture;       ///< 90 is compute capability 9.0
   std::string device_id;  ///< "cuda:0", for messages
 };
+
+/// Throws the OutOfMemory of a driver that has no memory for `call`. The GPU's context is current.
+[[noreturn]] void refuse_memory(ContextRef const& gpu, std::size_t bytes, char const* call);
 
 /// Makes a context the calling thread's while it lives, and leaves the thread as it was: the context is a setting of
 /// the thread, and the user's own CUDA code relies on his.

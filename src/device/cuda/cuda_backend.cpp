@@ -38,7 +38,7 @@ cuda::CudaOptions read_options(std::string_view text) {
     } else if (name == "profile" && flag) {
       options.profiles = yes;
     } else if (name == "shareable" && flag) {
-      options.shares_pages = yes;
+      options.exports_memory = yes;
     } else if (name == "write_combined" && flag) {
       options.write_combined = yes;
     } else {

@@ -33,6 +33,10 @@ CudaDevice::CudaDevice(std::string id, Hardware hardware, CudaOptions options)
     throw UnsupportedOperation("allocator=async", std::string(this->id()),
                                "the GPU has no stream-ordered allocation (cuMemAllocAsync)");
   }
+  if (options_.exports_memory && !hardware_.maps_pages) {
+    throw UnsupportedOperation("shareable=1", std::string(this->id()),
+                               "the GPU has no virtual memory management (cuMemCreate)");
+  }
   if (options_.memory_bytes) {
     info_.total_bytes = std::min(*options_.memory_bytes, info_.total_bytes);
     info_.max_allocation = info_.total_bytes;
@@ -225,10 +229,23 @@ PageSource* CudaDevice::pages() noexcept {
     return &pages_.get([this] {
       CurrentContext const current{gpu()};
       PageOwner& owner = *this;
-      return std::make_unique<CudaPages>(gpu(), health_, hardware_.device, owner, options_.shares_pages);
+      return std::make_unique<CudaPages>(gpu(), health_, hardware_.device, owner);
     });
   } catch (Error const&) {
     return nullptr;  // a driver that cannot say how large its pages are has none
+  }
+}
+
+MemoryExporter* CudaDevice::exporter() noexcept {
+  if (!hardware_.maps_pages || driver_gone() || health_.lost()) return nullptr;
+  try {
+    return &exporter_.get([this] {
+      CurrentContext const current{gpu()};
+      PageOwner& owner = *this;
+      return std::make_unique<CudaExporter>(gpu(), health_, hardware_.device, owner);
+    });
+  } catch (Error const&) {
+    return nullptr;  // a driver that cannot say how large its pages are makes none
   }
 }
 

@@ -4,6 +4,7 @@
 #include <unimem/device/device.hpp>
 
 #include "device/cuda/command_stream.hpp"
+#include "device/cuda/cuda_exporter.hpp"
 #include "device/cuda/cuda_pages.hpp"
 #include "device/cuda/event_pool.hpp"
 #include "device/cuda/hardware.hpp"
@@ -33,7 +34,7 @@ struct CudaOptions {
   Source source = Source::plain;
   bool maps_pages = true;       ///< for pools, where the GPU can; else all they have are blocks of the source
   bool profiles = false;        ///< copies are timed, by two events each
-  bool shares_pages = false;    ///< pages can be exported to other processes
+  bool exports_memory = false;  ///< other processes get buffers as memory of the GPU
   bool write_combined = false;  ///< pinned memory that the host only writes: faster over the bus, very slow to read
 };
 
@@ -58,6 +59,9 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   void advise(DeviceMemory memory, Location location, unimem::Advice advice, unimem::Device const* place,
               bool holds) noexcept override;
   [[nodiscard]] PageSource* pages() noexcept override;
+  [[nodiscard]] MemoryExporter* exporter() noexcept override;
+  [[nodiscard]] bool hands_memory_over() const noexcept override { return options_.exports_memory; }
+  [[nodiscard]] std::string hardware_id() const override { return hardware_.uuid; }
   [[nodiscard]] bool shares_storage_with_host() const noexcept override { return false; }
   [[nodiscard]] bool has_unified_memory() const noexcept override { return hardware_.has_managed; }
   [[nodiscard]] bool shares_unified_memory(unimem::Device const& owner) const noexcept override;
@@ -131,6 +135,7 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   mutable std::mutex runtime_mutex_;
   mutable std::atomic<Runtime*> runtime_{nullptr};  ///< for good, as the device is
   Lazy<CudaPages> pages_;
+  Lazy<CudaExporter> exporter_;
   mutable std::once_flag link_measured_;
   mutable LinkCost link_;
   std::mutex pool_mutex_;  ///< of the driver's pool

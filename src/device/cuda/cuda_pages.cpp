@@ -33,10 +33,9 @@ std::vector<AccessDescription> everybody_near(Driver const& driver, Device devic
 
 }  // namespace
 
-CudaPages::CudaPages(ContextRef const& gpu, Health& health, Device device, PageOwner& owner, bool shareable)
+CudaPages::CudaPages(ContextRef const& gpu, Health& health, Device device, PageOwner& owner)
     : gpu_(gpu), health_(health), owner_(owner), access_(everybody_near(gpu.driver, device)) {
   properties_.location = {LocationType::device, device};
-  properties_.handle_types = shareable ? HandleType::posix_file_descriptor : HandleType::none;
   health_.check(gpu_.driver.cuMemGetAllocationGranularity(&page_bytes_, &properties_, Granularity::recommended),
                 "cuMemGetAllocationGranularity");
   page_bytes_ = std::bit_ceil(page_bytes_);
@@ -50,7 +49,7 @@ AddressRange CudaPages::reserve(std::size_t bytes) {
   // Far beyond any address space, and near where a driver's own sums might wrap.
   auto const code =
       bytes > SIZE_MAX / 4 ? Result::out_of_memory : gpu_.driver.cuMemAddressReserve(&base, bytes, page_bytes_, 0, 0);
-  if (code == Result::out_of_memory) refuse(bytes, call);
+  if (code == Result::out_of_memory) refuse_memory(gpu_, bytes, call);
   health_.check(code, call);
   AddressRange const range{static_cast<std::uintptr_t>(base), bytes};
   std::lock_guard const lock{mutex_};
@@ -80,7 +79,7 @@ Pages CudaPages::create_pages(std::size_t bytes) {
     for (std::size_t done = 0; done < bytes; done += page_bytes_) {
       AllocationHandle handle = 0;
       auto const code = gpu_.driver.cuMemCreate(&handle, page_bytes_, &properties_, 0);
-      if (code == Result::out_of_memory) refuse(bytes, "cuMemCreate");
+      if (code == Result::out_of_memory) refuse_memory(gpu_, bytes, "cuMemCreate");
       health_.check(code, "cuMemCreate");
       pages->push_back(handle);
     }
@@ -186,18 +185,6 @@ void CudaPages::check_range(AddressRange range) const {
 std::size_t CudaPages::present(AddressRange range) const {
   return static_cast<std::size_t>(
       std::distance(mapped_.lower_bound(range.base), mapped_.lower_bound(range.base + range.bytes)));
-}
-
-void CudaPages::refuse(std::size_t bytes, char const* call) const {
-  std::size_t free = 0, total = 0;
-  static_cast<void>(gpu_.driver.cuMemGetInfo(&free, &total));
-  throw OutOfMemory({.where = fmt::format("{} device", gpu_.device_id),
-                     .requested = bytes,
-                     .limit = total,
-                     .largest_free = free,
-                     .device_free = free,
-                     .holders = {},
-                     .reason = fmt::format("{}: {}", call, code_name(gpu_.driver, Result::out_of_memory))});
 }
 
 void CudaPages::release(Parked const& pages) noexcept {

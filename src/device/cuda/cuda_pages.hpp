@@ -24,9 +24,8 @@ namespace unimem::detail::cuda {
 /// Thread-safe.
 class CudaPages final : public PageSource {
  public:
-  /// Pages that this GPU and those that can reach it may access; `shareable` ones can be exported to other processes.
-  /// The context is current. Throws DeviceError.
-  CudaPages(ContextRef const& gpu, Health& health, Device device, PageOwner& owner, bool shareable);
+  /// Pages that this GPU and those that can reach it may access. The context is current. Throws DeviceError.
+  CudaPages(ContextRef const& gpu, Health& health, Device device, PageOwner& owner);
 
   [[nodiscard]] std::size_t page_bytes() const noexcept override { return page_bytes_; }
   [[nodiscard]] AddressRange reserve(std::size_t bytes) override;
@@ -44,7 +43,6 @@ class CudaPages final : public PageSource {
   void check_range(AddressRange range) const;
   /// How many pages are mapped in a range.
   [[nodiscard]] std::size_t present(AddressRange range) const;
-  [[noreturn]] void refuse(std::size_t bytes, char const* call) const;
   void release(Parked const& pages) noexcept;
   void complain(char const* call, char const* problem) const noexcept;
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -20,6 +21,16 @@ namespace {
 int attribute(Driver const& driver, Device device, DeviceAttribute which) {
   int value = 0;
   return driver.cuDeviceGetAttribute(&value, which, device) == Result::success ? value : 0;
+}
+
+/// 8-4-4-4-12 digits.
+std::string spelled(Uuid const& uuid) {
+  std::string text = "cuda";
+  for (std::size_t at = 0; at < std::size(uuid.bytes); ++at) {
+    bool const begins_group = at == 0 || at == 4 || at == 6 || at == 8 || at == 10;
+    text += fmt::format("{}{:02x}", begins_group ? "-" : "", static_cast<unsigned char>(uuid.bytes[at]));
+  }
+  return text;
 }
 
 /// Fills `hardware` from the driver; why the device cannot be used, or nothing.
@@ -50,6 +61,7 @@ std::optional<std::string> describe(Hardware& hardware, int ordinal, int driver_
   info.integrated = get(DeviceAttribute::integrated) != 0;
   info.compiles_source = true;
   hardware.maps_pages = get(DeviceAttribute::virtual_memory_management) != 0;
+  if (Uuid uuid; driver.cuDeviceGetUuid(&uuid, hardware.device) == Result::success) hardware.uuid = spelled(uuid);
   hardware.has_pools = get(DeviceAttribute::memory_pools) != 0;
   hardware.max_pitch = static_cast<std::size_t>(std::max(get(DeviceAttribute::max_pitch), 0));
   hardware.reaches_pinned = get(DeviceAttribute::can_map_host_memory) != 0 &&

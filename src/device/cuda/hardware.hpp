@@ -18,6 +18,7 @@ struct Hardware {
   Device device = 0;
   int architecture = 0;  ///< 90 is compute capability 9.0
   DeviceInfo info;
+  std::string uuid;             ///< "cuda-" and how NVIDIA's tools spell it; empty if the driver does not tell
   std::size_t max_pitch = 0;    ///< between rows of a rectangle, for commands that copy one
   bool maps_pages = false;      ///< virtual memory management
   bool has_pools = false;       ///< stream-ordered allocation

@@ -120,7 +120,7 @@ std::shared_ptr<Program const> OpenClDevice::compile(ProgramSource const& source
   auto program = std::make_shared<OpenClProgram>(*this, source);
   // The compiler is loaded with the first program, and may have exit handlers of its own.
   std::call_once(compiler_loaded_, [this] {
-    if (hardware_.loads_with_first_run) run_to_the_end_once(api(), context(), hardware_id());
+    if (hardware_.loads_with_first_run) run_to_the_end_once(api(), context(), native_id());
     watch_process_end(&finish_all_streams);
   });
   return program;
@@ -128,7 +128,7 @@ std::shared_ptr<Program const> OpenClDevice::compile(ProgramSource const& source
 
 LinkCost OpenClDevice::link_cost() const noexcept {
   std::call_once(link_measured_, [this] {
-    if (!driver_gone()) link_ = measure_link(api(), context(), hardware_id());
+    if (!driver_gone()) link_ = measure_link(api(), context(), native_id());
   });
   return link_;
 }
@@ -136,7 +136,7 @@ LinkCost OpenClDevice::link_cost() const noexcept {
 std::unique_ptr<QueueBackend> OpenClDevice::make_queue() {
   cl_int code = CL_SUCCESS;
   cl_command_queue_properties const properties = options_.profiles ? CL_QUEUE_PROFILING_ENABLE : 0;
-  QueueHandle handle{api(), api().clCreateCommandQueue(context(), hardware_id(), properties, &code)};
+  QueueHandle handle{api(), api().clCreateCommandQueue(context(), native_id(), properties, &code)};
   check(code, "clCreateCommandQueue");
   auto queue = std::make_unique<OpenClQueue>(*this, std::move(handle));
   std::lock_guard const lock{streams_mutex_};

@@ -60,7 +60,7 @@ class OpenClDevice final : public Device {
   [[nodiscard]] Api const& api() const noexcept { return *hardware_.api; }
   [[nodiscard]] bool profiles() const noexcept { return options_.profiles; }
   [[nodiscard]] cl_context context() const noexcept { return context_.get(); }
-  [[nodiscard]] cl_device_id hardware_id() const noexcept { return hardware_.device; }
+  [[nodiscard]] cl_device_id native_id() const noexcept { return hardware_.device; }
   [[nodiscard]] bool is_pocl() const noexcept { return hardware_.is_pocl; }
   [[nodiscard]] std::string const& compiler() const noexcept { return hardware_.compiler; }
 

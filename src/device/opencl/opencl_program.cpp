@@ -60,7 +60,7 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   cl_int code = CL_SUCCESS;
   program_ = {api_, api_.clCreateProgramWithSource(context_, 1, &text, &length, &code)};
   check(code, "clCreateProgramWithSource");
-  auto* const hardware = device.hardware_id();
+  auto* const hardware = device.native_id();
   code = api_.clBuildProgram(program_.get(), 1, &hardware, "-cl-kernel-arg-info", nullptr, nullptr);
   if (code != CL_SUCCESS) {
     throw KernelError(name_, fmt::format("does not build on {} ({})", device_id_, code_name(code)),

@@ -15,15 +15,17 @@ namespace unimem::detail {
 // sender neither knows nor waits for the receiver.
 
 /// Puts a copy of those bytes, the only one there will be, where the process that first asks for the id gets it,
-/// without another copy. Until then this process keeps it, whatever becomes of the buffer. Throws what reading the
-/// buffer and making shared memory throw.
+/// without another copy. Until then this process keeps it, whatever becomes of the buffer. It is in the memory of a
+/// device where that alone has the bytes, was asked to hand its memory over (`Device::hands_memory_over`), and has room
+/// for it; else in the host's. Throws what reading the buffer and making shared memory throw.
 [[nodiscard]] UNIMEM_API BufferId send_copy(BufferCore& buffer, ByteRange range);
 
 /// The same of a buffer that other processes can have: it is the same one there.
 [[nodiscard]] UNIMEM_API BufferId send_shared(BufferCore& buffer);
 
-/// What was sent, of `bytes` bytes. A copy is the receiver's own, over memory that has been wrapped. Where it does not
-/// come, since its sender has ended before or it has been received already, the buffer's bytes are lost, which whoever
+/// What was sent, of `bytes` bytes. A copy is the receiver's own, over memory that has been wrapped; or, of a device's
+/// memory, in memory of that device's. Where it does not come, since its sender has ended before, it has been received
+/// already, or this process does not have that device, the buffer's bytes are lost, which whoever
 /// reads them is told (DataLost): who unpickles messages often cannot bear an exception. Throws OutOfMemory and
 /// WaitInterrupted.
 [[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> receive_sent(BufferId id, std::size_t bytes,
