@@ -3,6 +3,7 @@
 #include <unimem/device/detail/event_awaiter.hpp>
 
 #include <cstdint>
+#include <utility>
 
 namespace unimem::detail {
 
@@ -36,6 +37,17 @@ class Continuations {
       any = true;
     }
     return any;
+  }
+
+  /// Takes those with tickets up to `last` out of the line that are told where the end of work is noticed, and tells
+  /// them.
+  void tell_here(std::uint64_t last) noexcept {
+    for (auto* one = end_.next; one != &end_ && one->ticket <= last;) {
+      auto& told = *std::exchange(one, one->next);
+      if (told.here == nullptr) continue;
+      unlink(told);
+      told.here(told);
+    }
   }
 
   /// The first, no longer in line. There is one.

@@ -1,6 +1,6 @@
 #include <unimem/device/event.hpp>
 
-#include "device/event_watcher.hpp"
+#include "device/coroutine_thread.hpp"
 #include "device/queue_control.hpp"
 #include "device/worker_threads.hpp"
 
@@ -18,8 +18,8 @@ bool EventAwaiter::await_suspend(std::coroutine_handle<> coroutine) {
   if (detail::is_forked_child()) return false;  // `await_resume` throws what there is to say
   // No coroutine is resumed any more. On the thread that did it, it stays behind and lets the thread become still; on
   // any other it goes on, and waits for itself.
-  auto& watcher = detail::EventWatcher::instance();
-  if (!watcher.start()) return watcher.is_this_thread();
+  auto& thread = detail::CoroutineThread::instance();
+  if (!thread.start()) return thread.is_this_thread();
   continuation_.coroutine = coroutine;
   suspended_ = true;
   bool in_line = false;

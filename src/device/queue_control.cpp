@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "device/coroutine_thread.hpp"
 #include "device/event_watcher.hpp"
 #include "device/worker_threads.hpp"
 
@@ -106,7 +107,9 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
     if (ticket > completed_.load(std::memory_order_relaxed)) completed_.store(ticket, std::memory_order_release);
     // In a forked child the coroutines of the parent may be gone, and they are not resumed.
     if (!awaiting_.empty() && !is_forked_child()) {
-      EventWatcher::instance().resume(awaiting_, completed_.load(std::memory_order_relaxed));
+      auto const last = completed_.load(std::memory_order_relaxed);
+      awaiting_.tell_here(last);
+      CoroutineThread::instance().resume(awaiting_, last);
     }
   }
   ended_.notify_all();
@@ -266,6 +269,7 @@ bool QueueControl::resume_after(Continuation& continuation) {
   if (completed_.load(std::memory_order_relaxed) >= continuation.ticket) return false;
   if (waiter_ && waiter_->needs_polling()) {
     auto& watcher = EventWatcher::instance();
+    if (!watcher.start()) return false;
     if (!watcher_polls_) watcher.add(*this);
     watcher_polls_ = true;
     watcher.poll_soon();
@@ -276,7 +280,7 @@ bool QueueControl::resume_after(Continuation& continuation) {
 
 void QueueControl::withdraw(Continuation& continuation) noexcept {
   std::lock_guard const lock{mutex_};
-  EventWatcher::instance().unlink(continuation);
+  CoroutineThread::instance().unlink(continuation);
 }
 
 bool QueueControl::poll_if_awaited() noexcept {

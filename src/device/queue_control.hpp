@@ -129,14 +129,15 @@ class QueueControl {
 
   void poll() noexcept;
 
-  /// Has the coroutine resumed, by the thread of the EventWatcher, once its ticket has ended; that may be before this
-  /// returns. Returns false, and does nothing, if the ticket has ended already. The watcher has been started.
+  /// Has the coroutine resumed, by the CoroutineThread, which has been started, once its ticket has ended, or what
+  /// stands in its place told; that may be before this returns. Returns false, and does nothing, if the ticket has
+  /// ended already, or the driver would have to be asked and is not any more, as the process is ending.
   [[nodiscard]] bool resume_after(Continuation& continuation);
 
   /// Takes back what `resume_after` was told, if the coroutine has not been resumed.
   void withdraw(Continuation& continuation) noexcept;
 
-  /// Returns whether a coroutine awaits this queue, having polled if so. Otherwise the watcher forgets the queue, and
+  /// Returns whether anything awaits this queue, having polled if so. Otherwise the watcher forgets the queue, and
   /// is told when there is one again.
   [[nodiscard]] bool poll_if_awaited() noexcept;
 

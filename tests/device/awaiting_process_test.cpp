@@ -3,7 +3,7 @@
 #include <unimem/device/sim.hpp>
 
 #include "device/coroutine_task.hpp"
-#include "device/event_watcher.hpp"
+#include "device/coroutine_thread.hpp"
 #include "device/gate.hpp"
 #include "device/opencl_fixture.hpp"
 #include "forked_child.hpp"
@@ -49,7 +49,7 @@ Task go_on_for_ever(Queue& queue, DeviceMemory memory, std::atomic<int>& rounds)
 
 /// Whether coroutines are resumed no more.
 bool is_ending() {
-  return !detail::EventWatcher::instance().start();
+  return !detail::CoroutineThread::instance().start();
 }
 
 class AwaitingAtProcessEnd : public ::testing::Test {

@@ -4,6 +4,7 @@
 #include <unimem/device/discovery.hpp>
 
 #include "device/conformance_fixture.hpp"
+#include "device/cuda/driver.hpp"
 #include "device/cuda_fixture.hpp"
 #include "device/gate.hpp"
 #include "device/reserved_pages.hpp"
@@ -92,6 +93,39 @@ Finding waits_for_the_cpu(Device& gpu) {
   gate.reset();
   behind.wait();
   return difference("work went on before what it waited for", !early);
+}
+
+/// Somebody captures a stream of theirs in the driver's default mode.
+Finding lives_beside_a_capture(Device& gpu) {
+  auto& control = standin_control();
+  static auto const loaded = detail::cuda::load_driver();
+  auto const& driver = loaded.driver;
+  Allocated const there{gpu, 100};
+  QuietEnd const end;
+  auto queue = gpu.create_queue();
+  control.hold(true);
+  auto const filled = queue.fill(there.memory(), repeated(1, 7));
+  for (std::size_t nth = 1; nth <= 4; ++nth) {
+    control.fail("cuEventQuery", nth, detail::cuda::Result::stream_capture_unsupported, standin::FaultKind::once);
+  }
+  bool const early = filled.ready();
+  control.hold(false);
+  filled.wait();
+  if (early) return "a refusal to say is taken for the end of work";
+  detail::cuda::Stream stream = nullptr;
+  detail::cuda::Graph graph = nullptr;
+  queue.run_native([&](void*) {
+    static_cast<void>(driver.cuStreamCreate(&stream, 1));
+    static_cast<void>(driver.cuStreamBeginCapture(stream, detail::cuda::CaptureMode::global));
+  });
+  Allocated const meanwhile{gpu, 100};
+  auto result = detail::cuda::Result::success;
+  queue.run_native([&](void*) {
+    result = driver.cuStreamEndCapture(stream, &graph);
+    if (graph != nullptr) static_cast<void>(driver.cuGraphDestroy(graph));
+    static_cast<void>(driver.cuStreamDestroy(stream));
+  });
+  return difference("a capture of the user's was broken", result == detail::cuda::Result::success);
 }
 
 Finding fills(Device& gpu) {
@@ -257,6 +291,7 @@ std::vector<Finding> findings() {
   };
   drill([&] { return copies_in_order(gpu); });
   drill([&] { return waits_for_the_cpu(gpu); });
+  drill([&] { return lives_beside_a_capture(gpu); });
   drill([&] { return fills(gpu); });
   drill([&] { return scatters(gpu); });
   drill([&] { return runs_a_kernel(gpu); });

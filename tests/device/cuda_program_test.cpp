@@ -59,6 +59,7 @@ Driver small_driver() {
     *context = std::exchange(current_context, nullptr);
     return Result::success;
   };
+  driver.cuThreadExchangeStreamCaptureMode = [](CaptureMode*) { return Result::success; };
   driver.cuModuleLoadData = [](Module* module, void const* data) {
     EXPECT_NE(current_context, nullptr);
     if (asked->load != Result::success) return asked->load;

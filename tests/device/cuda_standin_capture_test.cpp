@@ -50,6 +50,52 @@ class CudaStandInCapture : public CudaStandIn {
   DevicePointer memory = 0;
 };
 
+TEST_F(CudaStandInCapture, ForbidsWhatAThreadsModeDoesNotAllow) {
+  // CUDA Driver API, cuThreadExchangeStreamCaptureMode.
+  struct Case {
+    CaptureMode capture, own;
+    bool same_thread, allowed;
+  };
+  using enum CaptureMode;
+  for (auto const [mode, own, same_thread, allowed] : {
+           Case{global, global, true, false},
+           {global, global, false, false},
+           {global, thread_local_only, true, false},
+           {global, thread_local_only, false, true},
+           {global, relaxed, true, true},
+           {global, relaxed, false, true},
+           {thread_local_only, global, true, false},
+           {thread_local_only, global, false, true},
+           {thread_local_only, thread_local_only, true, false},
+           {thread_local_only, relaxed, true, true},
+           {relaxed, global, true, true},
+           {relaxed, global, false, true},
+       }) {
+    begin(mode);
+    auto const ask = [&] {
+      auto before = own;
+      ok(cu.cuThreadExchangeStreamCaptureMode(&before));
+      EXPECT_EQ(before, global) << "what a thread begins with";
+      EXPECT_EQ(cu.cuStreamQuery(other), allowed ? Result::success : Result::stream_capture_unsupported);
+      ok(cu.cuThreadExchangeStreamCaptureMode(&before));
+      EXPECT_EQ(before, own);
+    };
+    if (same_thread) {
+      ask();
+    } else {
+      std::jthread([&] {
+        ok(cu.cuCtxPushCurrent(contexts[0]));
+        ask();
+        ok(cu.cuCtxPopCurrent(nullptr));
+      }).join();
+    }
+    EXPECT_EQ(end(), allowed ? Result::success : Result::stream_capture_invalidated)
+        << static_cast<int>(mode) << ' ' << static_cast<int>(own) << ' ' << same_thread;
+  }
+  auto wrong = static_cast<CaptureMode>(3);
+  EXPECT_EQ(cu.cuThreadExchangeStreamCaptureMode(&wrong), Result::invalid_value);
+}
+
 TEST_F(CudaStandInCapture, MakesAReusableGraph) {
   auto* const pinned = allocate_pinned(1);
   begin();

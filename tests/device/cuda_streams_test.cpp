@@ -1,14 +1,19 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/cuda.hpp>
 
+#include "device/at_end.hpp"
 #include "device/conformance_fixture.hpp"
+#include "device/coroutine_task.hpp"
 #include "device/cuda/driver.hpp"
 #include "device/cuda_fixture.hpp"
 #include "device/gate.hpp"
 
 #include <array>
+#include <atomic>
 #include <future>
+#include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 // Streams of the user's own.
@@ -79,6 +84,62 @@ TEST_F(QueuesOfADevice, OneEndedByItsKernelFinishes) {
   std::vector<std::byte> seen(memory.bytes);
   gpu.create_queue().download(seen.data(), memory, seen.size()).wait();
   EXPECT_EQ(seen, std::vector(memory.bytes, std::byte{7}));
+  gpu.release(memory, Location::device);
+}
+
+/// Goes on when one event has come, and then stands waiting for another.
+Task stands_waiting(Event begins, std::promise<void>& begun, Event awaited) {
+  co_await begins;
+  begun.set_value();
+  awaited.wait();
+}
+
+TEST_F(QueuesOfADevice, GoOnBehindHostWorkWhileACoroutineStandsWaitingForThem) {
+  auto& gpu = device(first_gpu());
+  auto& cpu = device("cpu");
+  auto ours = cpu.create_queue(), others = cpu.create_queue();
+  auto queue = gpu.create_queue();
+  auto const memory = gpu.allocate(100, Location::device);
+  std::optional<Gate> work{ours}, begins{others};
+  queue.wait(ours.record());
+  std::array const pattern{std::byte{7}};
+  auto const filled = queue.fill(memory, pattern);
+  std::promise<void> begun;
+  auto const task = stands_waiting(others.record(), begun, filled);
+  begins.reset();
+  begun.get_future().wait();
+  work.reset();  // from here on it is the library's business that the stream goes on
+  task.get();
+  EXPECT_TRUE(filled.ready());
+  gpu.release(memory, Location::device);
+}
+
+TEST_F(QueuesOfADevice, EndForOneCoroutineWhileAnotherStandsWaiting) {
+  auto& gpu = device(first_gpu());
+  auto queue = gpu.create_queue();
+  auto ours = gpu.create_queue();
+  auto const memory = gpu.allocate(100, Location::device);
+  std::optional<Gate> held{queue}, work{ours};
+  std::array const pattern{std::byte{7}};
+  auto const filled = queue.fill(memory.window(0, 50), pattern), behind = ours.fill(memory.window(50, 50), pattern);
+  std::promise<void> begun;
+  auto& cpu = device("cpu").default_queue();
+  std::optional<Gate> begins{cpu};
+  auto const task = stands_waiting(cpu.record(), begun, filled);
+  begins.reset();
+  begun.get_future().wait();
+  std::atomic<bool> noticed = false;
+  struct Notices final : detail::AtEnd {
+    explicit Notices(std::atomic<bool>& told) : said(told) {}
+    void work_has_ended() noexcept override { said = true; }
+    std::atomic<bool>& said;
+  };
+  detail::AtEnd::have(behind, std::make_unique<Notices>(noticed));
+  EXPECT_FALSE(noticed);
+  work.reset();
+  while (!noticed) std::this_thread::yield();  // nobody else asks that driver
+  held.reset();
+  task.get();
   gpu.release(memory, Location::device);
 }
 
@@ -156,12 +217,21 @@ TEST_F(AdoptedStreams, OtherQueuesWaitForThem) {
 
 TEST_F(AdoptedStreams, DefaultStreamsAreTakenByTheirNames) {
   Allocated const there{gpu, 100};
-  for (auto const name : {std::uintptr_t{0}, detail::cuda::legacy_stream, detail::cuda::per_thread_stream}) {
+  for (auto const name : {std::uintptr_t{0}, detail::cuda::legacy_stream}) {
     auto queue = adopt_stream(gpu, reinterpret_cast<void*>(name));
     queue.fill(there.memory(), repeated(1, static_cast<unsigned char>(name + 1))).wait();
     Bytes back(100);
     queue.download(back.data(), there.memory(), 100).wait();
     EXPECT_EQ(back, repeated(100, static_cast<unsigned char>(name + 1)));
+  }
+}
+
+TEST_F(AdoptedStreams, AThreadsOwnDefaultStreamIsRefused) {
+  try {
+    static_cast<void>(adopt_stream(gpu, reinterpret_cast<void*>(detail::cuda::per_thread_stream)));
+    ADD_FAILURE() << "a queue was made of as many streams as there are threads";
+  } catch (InvalidArgument const& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("cudaStreamPerThread"));
   }
 }
 
@@ -186,6 +256,83 @@ TEST_F(AdoptedStreams, AStreamThatIsNoMoreIsRefused) {
   } catch (DeviceError const& error) {
     EXPECT_EQ(error.call, "cuStreamGetCtx");
   }
+}
+
+/// What uses all kinds of calls that a capture in the driver's default mode forbids.
+void use_everything(Device& gpu) {
+  auto queue = gpu.create_queue();
+  Allocated const there{gpu, 1000}, pinned{device("cpu"), 1000, Location::pinned};
+  Bytes back(1000);
+  queue.fill(there.memory(), repeated(1, 5));
+  auto const event = queue.download(back.data(), there.memory(), back.size());
+  while (!event.ready()) std::this_thread::yield();
+  EXPECT_EQ(event.error(), nullptr);
+  EXPECT_EQ(back, repeated(1000, 5));
+  queue.synchronize();
+  static_cast<void>(gpu.memory_info());
+  static_cast<void>(gpu.compile({"nothing", "UNIMEM_KERNEL nothing(UNIMEM_BUFFER(unimem_u32, x)) {}", {}}));
+}
+
+TEST_F(AdoptedStreams, ACaptureOfTheUsersAndTheLibrarysWorkLeaveEachOtherAlone) {
+  use_everything(gpu);
+  for (auto const mode : {CaptureMode::global, CaptureMode::thread_local_only, CaptureMode::relaxed}) {
+    OwnStream own{gpu};
+    Allocated const there{gpu, 100};
+    auto held = gpu.create_queue();
+    std::optional<Gate> gate{held};
+    auto const pending = held.fill(there.memory(), repeated(1, 1));
+    own.in_context([&] { EXPECT_EQ(driver().cuStreamBeginCapture(own.get(), mode), Result::success); });
+    EXPECT_FALSE(pending.ready()) << "a refusal to say is no end";
+    own.in_context(
+        [&] { EXPECT_EQ(driver().cuMemsetD8Async(there.memory().object, 7, 100, own.get()), Result::success); });
+    use_everything(gpu);
+    std::jthread([this] { use_everything(gpu); }).join();
+    gate.reset();
+    pending.wait();
+    Graph graph = nullptr;
+    own.in_context([&] {
+      EXPECT_EQ(driver().cuStreamEndCapture(own.get(), &graph), Result::success) << static_cast<int>(mode);
+      if (graph != nullptr) {
+        EXPECT_EQ(driver().cuGraphDestroy(graph), Result::success);
+      }
+    });
+  }
+}
+
+TEST_F(AdoptedStreams, CodeOfTheUsersRunsInTheModeThatItsThreadHad) {
+  auto const mode_now = [] {
+    auto mode = CaptureMode::relaxed;
+    EXPECT_EQ(driver().cuThreadExchangeStreamCaptureMode(&mode), Result::success);
+    auto const found = mode;
+    EXPECT_EQ(driver().cuThreadExchangeStreamCaptureMode(&mode), Result::success);
+    return found;
+  };
+  auto queue = gpu.create_queue();
+  for (auto const mode : {CaptureMode::thread_local_only, CaptureMode::global}) {
+    auto before = mode;
+    EXPECT_EQ(driver().cuThreadExchangeStreamCaptureMode(&before), Result::success);
+    queue.run_native([&](void*) { EXPECT_EQ(mode_now(), mode); }).wait();
+    EXPECT_EQ(mode_now(), mode);
+  }
+}
+
+TEST_F(AdoptedStreams, ARefusalToSayIsNoEndOfWork) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
+  auto queue = gpu.create_queue();
+  Allocated const there{gpu, 100};
+  std::optional<Gate> gate{queue};
+  auto const event = queue.fill(there.memory(), repeated(1, 1));
+  for (auto const code : {Result::stream_capture_unsupported, Result::stream_capture_invalidated}) {
+    for (std::size_t nth = 1; nth <= 4; ++nth) {
+      standin_control().fail("cuEventQuery", nth, code, standin::FaultKind::once);
+    }
+    for (int looks = 0; looks < 4; ++looks) EXPECT_FALSE(event.ready()) << static_cast<int>(code);
+  }
+  gate.reset();
+  event.wait();
+  Bytes back(100);
+  queue.download(back.data(), there.memory(), 100).wait();
+  EXPECT_EQ(back, repeated(100, 1));
 }
 
 TEST_F(AdoptedStreams, ACapturingStreamTakesNoWork) {

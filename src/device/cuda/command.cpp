@@ -7,6 +7,13 @@ namespace {
 
 constexpr int most_tries = 3;
 
+/// Whether the driver refused to say, since somebody captures a stream. Not an event that was captured itself, into
+/// somebody's graph: its work is not to run.
+bool says_capture(Result code) {
+  return code >= Result::stream_capture_unsupported && code <= Result::stream_capture_wrong_thread &&
+         code != Result::captured_event;
+}
+
 }  // namespace
 
 DriverCommand::Outcome Command::outcome() noexcept {
@@ -19,6 +26,7 @@ DriverCommand::Outcome Command::outcome() noexcept {
     code = entered == Result::success ? events_.gpu().driver.cuEventQuery(end_.get()) : entered;
     if (code == Result::not_ready) return {true, nullptr};
     if (code == Result::success) return {};
+    if (says_capture(code)) return {true, nullptr};
     if (is_fatal(code)) break;
   }
   return {false, events_.health().failure_of(code, call_)};

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <utility>
 
@@ -312,6 +313,10 @@ std::unique_ptr<QueueBackend> CudaDevice::make_queue() {
 Queue CudaDevice::adopt(Stream foreign) {
   constexpr auto call = "cuStreamGetCtx";
   if (driver_gone()) throw UnsupportedOperation(call, std::string(id()), process_end_reason);
+  if (reinterpret_cast<std::uintptr_t>(foreign) == per_thread_stream) {
+    throw InvalidArgument("stream", "cudaStreamPerThread, which is another stream on each thread",
+                          "a stream that is the same one wherever the queue is used");
+  }
   CurrentContext const current{gpu()};
   Context owner = nullptr;
   health_.check(driver().cuStreamGetCtx(foreign, &owner), call);

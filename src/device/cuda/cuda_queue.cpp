@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "device/at_end.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/cuda_graph.hpp"
 #include "device/cuda/cuda_program.hpp"
@@ -12,9 +13,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <coroutine>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,34 +29,16 @@ Stream named(Stream stream) noexcept {
   return stream == nullptr ? reinterpret_cast<Stream>(legacy_stream) : stream;
 }
 
-/// A coroutine that is not waited for.
-struct Detached {
-  struct promise_type {  // NOLINT(readability-identifier-naming): the language chose the name
-    static Detached get_return_object() noexcept { return {}; }
-    static std::suspend_never initial_suspend() noexcept { return {}; }
-    static std::suspend_never final_suspend() noexcept { return {}; }
-    static void return_void() noexcept {}
-    static void unhandled_exception() noexcept {}  // code that needs the work asks for its error
-  };
-};
-
-/// Lets a stream go on, however that comes about.
-class Raise {
+/// Lets a stream go on, also where the work brought an error: this is an order and no need.
+class Raise final : public AtEnd {
  public:
   explicit Raise(std::shared_ptr<HostFlags::Flag> flag) noexcept : flag_(std::move(flag)) {}
-  Raise(Raise const&) = delete;
-  Raise& operator=(Raise const&) = delete;
-  ~Raise() { flag_->raise(); }
 
  private:
+  void work_has_ended() noexcept override { flag_->raise(); }
+
   std::shared_ptr<HostFlags::Flag> flag_;
 };
-
-// NOLINTNEXTLINE(readability-static-accessed-through-instance): the promise's, by the compiler
-Detached raise_after(unimem::Event event, std::shared_ptr<HostFlags::Flag> flag) {
-  Raise const raise{std::move(flag)};  // also if the event brings an error: this is an order and no need
-  co_await event;                      // NOLINT(readability-static-accessed-through-instance): of the promise
-}
 
 DevicePointer pointer(DeviceMemory memory) noexcept {
   return memory.object + memory.offset;
@@ -200,9 +183,8 @@ unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointe
     if (there < here + grid->from_span() && here < there + grid->to_span()) grid.reset();
   }
   auto const stream = stream_->stream();
-  // A batch must not go to the legacy default stream; the thread's own may be that one by another name.
-  bool const is_default =
-      stream == reinterpret_cast<Stream>(legacy_stream) || stream == reinterpret_cast<Stream>(per_thread_stream);
+  // A batch must not go to the legacy default stream.
+  bool const is_default = stream == reinterpret_cast<Stream>(legacy_stream);
   auto way = way_of_pieces({
       .count = pieces.size(),
       .bytes = bytes,
@@ -422,7 +404,10 @@ std::optional<unimem::Event> CudaQueue::prefetch(DeviceMemory memory, bool to_ho
 unimem::Event CudaQueue::run_native(std::function<void(void*)> const& submit_work,
                                     std::span<const unimem::Event> needs) {
   if (auto const skipped = skipped_behind(needs)) return *skipped;
+  check_alive("native work");
+  auto const users_mode = ThreadCaptureMode(driver_, CaptureMode::relaxed).before();
   return submit("native work", {}, [&](Command& command) {
+    ThreadCaptureMode const as_before{driver_, users_mode};
     try {
       submit_work(stream_->stream());
     } catch (...) {
@@ -454,11 +439,13 @@ void CudaQueue::wait_for_host(unimem::Event event) {
   stream_->waits_for({&event, 1});
   if (device_.is_lost()) return;  // nothing comes after the wait
   std::shared_ptr<HostFlags::Flag> flag;
+  std::unique_ptr<Raise> raise;
   auto refused = Result::success;
   bool stands = false;  // in the stream, which nothing will let go yet
   try {
     submit("cuStreamWaitValue32", {.orders_only = true}, [&](Command& command) {
       flag = device_.flags().take();
+      raise = std::make_unique<Raise>(flag);
       refused = driver_.cuStreamWaitValue32(stream_->stream(), flag->address(), 1, wait_value_at_least);
       stands = refused == Result::success;
       if (stands) command.keep(flag);
@@ -473,12 +460,7 @@ void CudaQueue::wait_for_host(unimem::Event event) {
   }
   if (refused == Result::not_supported) return static_cast<void>(event.wait_for_error());
   device_.health().check(refused, "cuStreamWaitValue32");
-  try {
-    raise_after(event, flag);
-  } catch (...) {  // no memory for the coroutine, and the stream waits already
-    static_cast<void>(event.wait_for_error());
-    flag->raise();
-  }
+  AtEnd::have(event, std::move(raise));
 }
 
 }  // namespace unimem::detail::cuda

@@ -71,6 +71,7 @@
   each(cuStreamQuery, 2000, Stream stream)                                                                             \
   each(cuStreamSynchronize, 2000, Stream stream)                                                                       \
   each(cuStreamWaitEvent, 3020, Stream stream, Event event, unsigned flags)                                            \
+  each(cuThreadExchangeStreamCaptureMode, 10010, CaptureMode* mode)                                                    \
   each(cuStreamIsCapturing, 10000, Stream stream, CaptureStatus* status)                                               \
   each(cuStreamBeginCapture, 10010, Stream stream, CaptureMode mode)                                                   \
   each(cuStreamEndCapture, 10000, Stream stream, Graph* graph)                                                         \

@@ -5,6 +5,8 @@
 namespace unimem::standin {
 namespace {
 
+thread_local CaptureMode interaction = CaptureMode::global;
+
 [[noreturn]] void invalidate(Capture& capture, Result why) {
   capture.invalid = true;
   refuse(why);
@@ -108,10 +110,13 @@ void refuse_captured_event(EventState const& event) {
 }
 
 void refuse_during_capture() {
+  // CUDA Driver API, cuThreadExchangeStreamCaptureMode: what a thread's own mode leaves it.
+  if (interaction == CaptureMode::relaxed) return;
   auto forbidden = false;
   for (auto const& capture : machine().captures) {
     auto const mine = capture->thread == std::this_thread::get_id();
-    if (capture->mode == CaptureMode::relaxed || (capture->mode == CaptureMode::thread_local_only && !mine)) continue;
+    auto const bothers_all = capture->mode == CaptureMode::global && interaction == CaptureMode::global;
+    if (capture->mode == CaptureMode::relaxed || (!mine && !bothers_all)) continue;
     capture->invalid = true;
     forbidden = true;
   }
@@ -123,6 +128,13 @@ void refuse_legacy_during_capture(ContextState const& context) {
 }
 
 namespace calls {
+
+Result cuThreadExchangeStreamCaptureMode(Lock& /*lock*/, CaptureMode* mode) {
+  require(mode != nullptr);
+  require(*mode == CaptureMode::global || *mode == CaptureMode::thread_local_only || *mode == CaptureMode::relaxed);
+  std::swap(*mode, interaction);
+  return Result::success;
+}
 
 Result cuStreamIsCapturing(Lock& /*lock*/, Stream stream, CaptureStatus* status) {
   require(status != nullptr);

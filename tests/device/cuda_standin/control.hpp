@@ -81,8 +81,8 @@ struct StandInControl {
   void (*check_order)(bool copies, bool kernels);
 
   /// The `nth` call of `function` from now on (1 is the next; null: of any function, but for those that name errors,
-  /// say the version, and pop or ask for the current context) ends as `kind` says. `late` of a call without work:
-  /// nothing.
+  /// say the version, pop or ask for the current context, and exchange capture modes) ends as `kind` says. `late` of a
+  /// call without work: nothing.
   void (*fail)(char const* function, std::size_t nth, detail::cuda::Result code, FaultKind kind);
   /// The same, of calls in the context of one device alone.
   void (*fail_on)(int device, char const* function, std::size_t nth, detail::cuda::Result code, FaultKind kind);

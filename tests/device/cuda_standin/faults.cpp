@@ -26,7 +26,8 @@ std::optional<Number> number(std::string_view text) {
 /// Calls that ask or let go cannot meaningfully fail at "the n-th call of anything".
 bool can_fail(std::string_view function) {
   return function != "cuGetErrorName" && function != "cuGetErrorString" && function != "cuCtxPopCurrent" &&
-         function != "cuCtxGetCurrent" && function != "cuInit" && function != "cuDriverGetVersion";
+         function != "cuCtxGetCurrent" && function != "cuThreadExchangeStreamCaptureMode" && function != "cuInit" &&
+         function != "cuDriverGetVersion";
 }
 
 bool is_sticky(Result code) {

@@ -15,6 +15,8 @@ class QueueControl;
 /// which stays where it is, so awaiting allocates nothing and resuming cannot fail.
 struct Continuation {
   std::coroutine_handle<> coroutine;
+  /// In place of a coroutine that is resumed: called where the end of the work is noticed, with locks held.
+  void (*here)(Continuation&) noexcept = nullptr;
   std::uint64_t ticket = 0;
   Continuation* previous = nullptr;
   Continuation* next = nullptr;
