@@ -350,6 +350,9 @@ def test_a_sender_that_ends_is_not_missed(way):
     queue = ways.Queue()
     process = ways.Process(target=shared_peer.put_and_end, args=(queue, 4))
     process.start()
+    assert queue._reader.poll(PATIENCE), "it sends nothing"
+    process.join(1)  # time to end too early, behind all that its function does
+    assert process.exitcode is None
     assert queue.get(timeout=PATIENCE).to_numpy().sum() == 4 * SIZE
     process.join(PATIENCE)
     assert process.exitcode == 0

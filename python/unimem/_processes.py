@@ -47,7 +47,8 @@ def _end_behind_receivers(_: object = None) -> None:
     """A process that multiprocessing has started ends no sooner than what it has sent is received, or its parent has ended: as it does
     where a pipe is too full for what it has put in a queue."""
     Finalize(None, _await_receivers, exitpriority=-10)  # behind the queues' own, which put in the pipe what is left
-    Finalize(None, _unimem._tell_of_the_end, exitpriority=-20)  # what ends such a process is mostly _exit
+    if parent_process() is not None:
+        Finalize(None, _unimem._tell_of_the_end, exitpriority=-20)  # what ends such a process is mostly _exit
 
 
 class _ThisModule:
@@ -56,8 +57,8 @@ class _ThisModule:
 
 _this_module = _ThisModule()
 register_after_fork(_this_module, _end_behind_receivers)
-if parent_process() is not None:  # it has begun
-    _end_behind_receivers()
+# And at once: a process by `spawn` calls nothing when it begins, and has imported this before it knows its parent.
+_end_behind_receivers()
 
 
 def received(
