@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import multiprocessing.pool
 import os
 import pickle
 import subprocess
@@ -356,6 +357,23 @@ def test_a_sender_that_ends_is_not_missed(way):
     assert queue.get(timeout=PATIENCE).to_numpy().sum() == 4 * SIZE
     process.join(PATIENCE)
     assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_sent_in_a_message_that_could_not_be_made_is_not_waited_for(way):
+    ways = multiprocessing.get_context(way)
+    queue = ways.Queue()
+    process = ways.Process(target=shared_peer.put_what_cannot_be_sent, args=(queue, 4))
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == 0
+    with ways.Pool(1) as pool:
+        with pytest.raises(multiprocessing.pool.MaybeEncodingError):
+            pool.apply_async(shared_peer.return_what_cannot_be_sent, (4,)).get(PATIENCE)
+        assert pool._pool[0].pid not in {one.pid for one in unimem.shared_on_this_host().sent}
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        ForkingPickler.dumps((UnifiedBuffer(SIZE, np.float32).fill(3), lambda: None))
+    assert unimem._unimem._sent_and_not_received() == 0
 
 
 def test_a_sender_that_was_killed_is_told_when_the_data_is_read():

@@ -22,6 +22,9 @@ namespace unimem::detail {
 /// The same of a buffer that other processes can have: it is the same one there.
 [[nodiscard]] UNIMEM_API BufferId send_shared(BufferCore& buffer);
 
+/// Takes back what was sent, if nobody has it yet: for a message that could not be made.
+UNIMEM_API void withdraw_sent(BufferId id) noexcept;
+
 /// What was sent, of `bytes` bytes. A copy is the receiver's own, over memory that has been wrapped. Where it does not
 /// come, since its sender has ended before or it has been received already, the buffer's bytes are lost, which whoever
 /// reads them is told (DataLost): who unpickles messages often cannot bear an exception. Throws OutOfMemory and
