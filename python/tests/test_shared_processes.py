@@ -326,6 +326,19 @@ def test_subclasses_names_and_attributes_arrive():
     assert from_device.to_numpy().min() == from_device.to_numpy().max() == 10
 
 
+@pytest.mark.parametrize("mode", list(unimem.MapMode), ids=lambda mode: mode.name)
+def test_nobody_waits_for_the_array_of_a_mapping_that_has_ended(peer, mode):
+    buffer = UnifiedBuffer(SIZE, np.float32, shared=True).fill(3)
+    name = registry().publish(buffer, cross_process=True)
+    peer.call(shared_peer.open_buffer, name)
+    mapping = buffer.map(mode)
+    with mapping as array:
+        assert not array.flags.writeable or mode is not unimem.MapMode.READ
+    peer.call(shared_peer.set_part, name, 10, 20, 7)  # which waits for readers and writers
+    assert array[10:20].tolist() == [7] * 10
+    assert buffer.host[10] == 7
+
+
 def test_small_and_empty_buffers_go_in_the_pickle():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         small = pool.apply_async(shared_peer.filled, (1, (3, 4))).get(PATIENCE)
