@@ -76,7 +76,10 @@ nb::object device_side(Window& window, Device* named) {
     return nb::cast(std::make_unique<DeviceArray>(core, std::move(lease), *device, window.shape(), window.dtype()));
   }
   // The same memory: there the device's array is the host's.
-  return window.host_leased(core, std::move(lease));
+  if (!unlocked([&] { return core->is_shared(); })) return window.host_leased(core, std::move(lease));
+  // The array stays as that of `.host` does: with no turn, which other processes would wait for.
+  unlocked([&] { lease.end(); });
+  return window.host();
 }
 
 /// `buffer.host += 1` ends with this assignment; everything else would replace nothing.

@@ -339,6 +339,15 @@ def test_nobody_waits_for_the_array_of_a_mapping_that_has_ended(peer, mode):
     assert buffer.host[10] == 7
 
 
+def test_nobody_waits_for_the_array_of_a_device_that_is_the_host(peer):
+    buffer = UnifiedBuffer(SIZE, np.float32, device="cpu", shared=True).fill(3)
+    name = registry().publish(buffer, cross_process=True)
+    peer.call(shared_peer.open_buffer, name)
+    array = buffer.device
+    peer.call(shared_peer.set_part, name, 10, 20, 7)
+    assert array[10:20].tolist() == [7] * 10
+
+
 def test_small_and_empty_buffers_go_in_the_pickle():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         small = pool.apply_async(shared_peer.filled, (1, (3, 4))).get(PATIENCE)
