@@ -120,6 +120,10 @@ void bind_sharing(nb::module_& m) {
     look_out_on_host(*core, range, Intent::read);
     return unlocked([&] { return to_string(shared ? detail::send_shared(*core) : detail::send_copy(*core, range)); });
   });
+  m.def("_withdraw_sent", [](std::string const& text) {
+    auto const id = checked_id(text);
+    unlocked([&] { detail::withdraw_sent(id); });
+  });
   m.def("_sent_and_not_received", [] { return unlocked([] { return detail::sent_and_not_received(); }); });
   m.def("_dtype_of_id", [](std::string const& text) {
     auto const id = checked_id(text);

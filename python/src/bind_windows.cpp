@@ -76,7 +76,10 @@ nb::object device_side(Window& window, Device* named) {
     return nb::cast(std::make_unique<DeviceArray>(core, std::move(lease), *device, window.shape(), window.dtype()));
   }
   // The same memory: there the device's array is the host's.
-  return window.host_leased(core, std::move(lease));
+  if (!unlocked([&] { return core->is_shared(); })) return window.host_leased(core, std::move(lease));
+  // The array stays as that of `.host` does: with no turn, which other processes would wait for.
+  unlocked([&] { lease.end(); });
+  return window.host();
 }
 
 /// `buffer.host += 1` ends with this assignment; everything else would replace nothing.
@@ -148,7 +151,8 @@ nb::dict statistics_of(Window const& window) {
   return result;
 }
 
-/// A plain array over the host side for code whose writes cannot be noticed, and what counts it as written at the end.
+/// A plain array over the host side for code whose writes cannot be noticed, and what counts it as written at the end,
+/// or is the read until it is gone. The array keeps the memory alone: another process does not wait for it.
 nb::tuple map_host(Window& window, int mode) {
   auto const core = window.live();
   auto const range = window.range();
@@ -158,14 +162,15 @@ nb::tuple map_host(Window& window, int mode) {
   look_out_on_host(*core, range, intent);
   auto [mapped, kept] = unlocked([&] {
     auto write = core->map(range, static_cast<MapMode>(mode));
-    return std::pair{std::move(write), core->map(range, MapMode::read, false)};
+    return std::pair{std::move(write), core->hold_host(range)};
   });
   bool const writes = static_cast<MapMode>(mode) != MapMode::read;
   auto hold = std::make_unique<HostHold>(core, std::move(kept), range);
   auto* const data = hold->begin();
   auto array = make_plain_array(data, window.shape(), window.dtype(), writes, nb::cast(std::move(hold)));
   // In a place of its own: what is given up before it is done writes nothing.
-  auto end = writes ? nb::cast(std::make_unique<HostWrite>(core, range, std::move(mapped))) : nb::none();
+  auto end = writes ? nb::cast(std::make_unique<HostWrite>(core, range, std::move(mapped)))
+                    : nb::cast(std::make_unique<HostHold>(core, std::move(mapped), range));
   return nb::make_tuple(array, end);
 }
 
@@ -215,7 +220,7 @@ void bind_elements(nb::class_<Window>& window) {
       .def("_write", &write, nb::arg("array"), nb::arg("offset"))
       .def("_read", &read, nb::arg("array"), nb::arg("offset"))
       .def("_map", &map_host, nb::arg("mode"),
-           nb::sig("def _map(self, mode: int) -> tuple[numpy.ndarray, HostWrite | None]"))
+           nb::sig("def _map(self, mode: int) -> tuple[numpy.ndarray, HostWrite | HostHold]"))
       .def("_array_that_may_be_written", &array_that_may_be_written,
            nb::sig("def _array_that_may_be_written(self) -> tuple[numpy.ndarray, WriteLease]"))
       .def("_fill", &fill, nb::arg("pattern"), nb::arg("offset"), nb::arg("count"))

@@ -104,6 +104,14 @@ def put_and_end(queue, value):
     queue.put(filled(value))
 
 
+def put_what_cannot_be_sent(queue, value):
+    queue.put((filled(value), lambda: None))
+
+
+def return_what_cannot_be_sent(value):
+    return filled(value), lambda: None
+
+
 def put_and_be_killed(queue, value, sent):
     queue.put(filled(value))
     queue.close()

@@ -103,6 +103,28 @@ def test_forked_children_use_the_host():
     assert (result.returncode, result.stderr) == (0, "")
 
 
+def test_a_forked_childs_own_buffers_need_no_queue():
+    result = run(
+        """
+        import os, sys, unimem, numpy as np
+        b = unimem.UnifiedBuffer(1 << 20, np.uint8, device="sim", shared=True).fill(1)
+        shared = unimem.registry().publish(b, cross_process=True)
+        b.sync_to_device()       # a device has been used, and no queue of the host's
+        child = os.fork()
+        if child == 0:
+            own, opened = unimem.UnifiedBuffer(1 << 20, np.uint8), unimem.registry().open(shared)
+            for one in own, opened:
+                one.host[:] = 7
+                one.sync_to_host()
+                assert (one.host == 7).all()
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (b.host == 7).all()
+        """
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_buffers_travel_to_processes_by_value():
     result = run(
         """

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import multiprocessing.pool
 import os
 import pickle
 import subprocess
@@ -325,6 +326,28 @@ def test_subclasses_names_and_attributes_arrive():
     assert from_device.to_numpy().min() == from_device.to_numpy().max() == 10
 
 
+@pytest.mark.parametrize("mode", list(unimem.MapMode), ids=lambda mode: mode.name)
+def test_nobody_waits_for_the_array_of_a_mapping_that_has_ended(peer, mode):
+    buffer = UnifiedBuffer(SIZE, np.float32, shared=True).fill(3)
+    name = registry().publish(buffer, cross_process=True)
+    peer.call(shared_peer.open_buffer, name)
+    mapping = buffer.map(mode)
+    with mapping as array:
+        assert not array.flags.writeable or mode is not unimem.MapMode.READ
+    peer.call(shared_peer.set_part, name, 10, 20, 7)  # which waits for readers and writers
+    assert array[10:20].tolist() == [7] * 10
+    assert buffer.host[10] == 7
+
+
+def test_nobody_waits_for_the_array_of_a_device_that_is_the_host(peer):
+    buffer = UnifiedBuffer(SIZE, np.float32, device="cpu", shared=True).fill(3)
+    name = registry().publish(buffer, cross_process=True)
+    peer.call(shared_peer.open_buffer, name)
+    array = buffer.device
+    peer.call(shared_peer.set_part, name, 10, 20, 7)
+    assert array[10:20].tolist() == [7] * 10
+
+
 def test_small_and_empty_buffers_go_in_the_pickle():
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         small = pool.apply_async(shared_peer.filled, (1, (3, 4))).get(PATIENCE)
@@ -350,9 +373,29 @@ def test_a_sender_that_ends_is_not_missed(way):
     queue = ways.Queue()
     process = ways.Process(target=shared_peer.put_and_end, args=(queue, 4))
     process.start()
+    assert queue._reader.poll(PATIENCE), "it sends nothing"
+    process.join(1)  # time to end too early, behind all that its function does
+    assert process.exitcode is None
     assert queue.get(timeout=PATIENCE).to_numpy().sum() == 4 * SIZE
     process.join(PATIENCE)
     assert process.exitcode == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_sent_in_a_message_that_could_not_be_made_is_not_waited_for(way):
+    ways = multiprocessing.get_context(way)
+    queue = ways.Queue()
+    process = ways.Process(target=shared_peer.put_what_cannot_be_sent, args=(queue, 4))
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode == 0
+    with ways.Pool(1) as pool:
+        with pytest.raises(multiprocessing.pool.MaybeEncodingError):
+            pool.apply_async(shared_peer.return_what_cannot_be_sent, (4,)).get(PATIENCE)
+        assert pool._pool[0].pid not in {one.pid for one in unimem.shared_on_this_host().sent}
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        ForkingPickler.dumps((UnifiedBuffer(SIZE, np.float32).fill(3), lambda: None))
+    assert unimem._unimem._sent_and_not_received() == 0
 
 
 def test_a_sender_that_was_killed_is_told_when_the_data_is_read():

@@ -191,8 +191,7 @@ class Elements(ArrayProtocols):
     def map(self, mode: MapMode = MapMode.READ_WRITE) -> Mapping:
         """Host access between two moments, for code that no one can notice: a plain array in a ``with`` block, all of which counts as
         written at its end, unless `mode` is READ. DISCARD brings nothing in, for what is overwritten altogether."""
-        array, write = self._map(number_in(MapMode, "mode", mode))
-        return Mapping(array, write)
+        return Mapping(*self._map(number_in(MapMode, "mode", mode)))
 
     # Parts
 
@@ -329,11 +328,11 @@ class Mapping:
     Device work on the elements meanwhile sees what was there before. Afterwards `array` cannot be written through any more; views
     of it that live on show memory that stays theirs. Used by one thread at a time."""
 
-    __slots__ = ("_write", "array")
+    __slots__ = ("_access", "array")
 
-    def __init__(self, array: np.ndarray, write: _unimem.HostWrite | None) -> None:
+    def __init__(self, array: np.ndarray, access: _unimem.HostWrite | _unimem.HostHold) -> None:
         self.array = array
-        self._write = write
+        self._access: _unimem.HostWrite | _unimem.HostHold | None = access
 
     def unmap(self) -> None:
         """Ends the access. Idempotent. CoherenceConflict if a device wrote a part of the elements meanwhile and something outside them
@@ -343,11 +342,12 @@ class Mapping:
             write.done()
 
     def _end(self) -> _unimem.HostWrite | None:
-        """What is to be counted now as written, if anything is."""
-        write, self._write = self._write, None
-        if write is not None:
-            self.array.flags.writeable = False
-        return write
+        """What is to be counted now as written, if anything is. A read has ended then: other processes may write."""
+        access, self._access = self._access, None
+        if not isinstance(access, _unimem.HostWrite):
+            return None
+        self.array.flags.writeable = False
+        return access
 
     def __reduce__(self) -> Any:
         raise TypeError("a mapping ends once, and is neither copied nor pickled: copy its array")

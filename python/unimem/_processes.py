@@ -3,11 +3,13 @@ they are copied once, into memory that the receiver maps; of a buffer that was m
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from multiprocessing import parent_process
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize, register_after_fork
-from pickle import DEFAULT_PROTOCOL
+from pickle import DEFAULT_PROTOCOL, Pickler
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +27,36 @@ if TYPE_CHECKING:
 _SMALLEST_SENT = 256 << 10
 
 
+class _Message(threading.local):
+    """What has been sent in the message that this thread is making, if it is."""
+
+    sent: list[str] | None = None
+
+
+_message = _Message()
+
+
+def _taking_back(dump: Callable[[Pickler, Any], None]) -> Callable[[Pickler, Any], None]:
+    """`ForkingPickler.dump`, which takes back what was sent in a message that cannot be made: nobody will receive it, and it would be
+    waited for."""
+
+    def dump_or_take_back(pickler: Pickler, message: Any) -> None:
+        outer, ours = _message.sent, list[str]()
+        _message.sent = ours
+        try:
+            dump(pickler, message)
+            if outer is not None:  # of a message within another
+                outer += ours
+        except BaseException:
+            for sent_id in ours:
+                _unimem._withdraw_sent(sent_id)
+            raise
+        finally:
+            _message.sent = outer
+
+    return dump_or_take_back
+
+
 def sent(buffer: Elements) -> tuple[Any, ...]:
     """As `_pickles.reduced`, with an id in place of the data."""
     from ._buffer import UnifiedBuffer
@@ -33,7 +65,10 @@ def sent(buffer: Elements) -> tuple[Any, ...]:
     if buffer.state is BufferState.UNINITIALIZED or (buffer.nbytes < _SMALLEST_SENT and not shared):
         return reduced(buffer, DEFAULT_PROTOCOL)
     attributes = buffer.__getstate__()
-    arguments = (_kind_of(buffer), buffer.shape, buffer.dtype, asked_of(buffer), _unimem._send(buffer, shared))
+    sent_id = _unimem._send(buffer, shared)
+    if _message.sent is not None:
+        _message.sent.append(sent_id)
+    arguments = (_kind_of(buffer), buffer.shape, buffer.dtype, asked_of(buffer), sent_id)
     return (received, arguments, *(() if attributes is None else (attributes,)))
 
 
@@ -47,7 +82,8 @@ def _end_behind_receivers(_: object = None) -> None:
     """A process that multiprocessing has started ends no sooner than what it has sent is received, or its parent has ended: as it does
     where a pipe is too full for what it has put in a queue."""
     Finalize(None, _await_receivers, exitpriority=-10)  # behind the queues' own, which put in the pipe what is left
-    Finalize(None, _unimem._tell_of_the_end, exitpriority=-20)  # what ends such a process is mostly _exit
+    if parent_process() is not None:
+        Finalize(None, _unimem._tell_of_the_end, exitpriority=-20)  # what ends such a process is mostly _exit
 
 
 class _ThisModule:
@@ -55,9 +91,11 @@ class _ThisModule:
 
 
 _this_module = _ThisModule()
+# Assigned like any other attribute: the class has no other way to tell how a message has ended.
+ForkingPickler.dump = _taking_back(ForkingPickler.dump)  # type: ignore[method-assign]
 register_after_fork(_this_module, _end_behind_receivers)
-if parent_process() is not None:  # it has begun
-    _end_behind_receivers()
+# And at once: a process by `spawn` calls nothing when it begins, and has imported this before it knows its parent.
+_end_behind_receivers()
 
 
 def received(

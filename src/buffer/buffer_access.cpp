@@ -82,7 +82,9 @@ std::optional<Event> BufferAccess::fetch(AccessContext& context, ByteRange range
     return Event{};
   }
   transfers.bring(plan, nullptr);
-  return transfers.arrival(host_place, range, host_device().default_queue());
+  auto const arriving = transfers.arriving(host_place, range);
+  if (arriving.empty()) return Event{};  // without a queue, which a forked child cannot make
+  return host_device().default_queue().join(arriving);
 }
 
 bool BufferAccess::mark(AccessContext& context, Place place, ByteRange range, Event event) const {

@@ -323,12 +323,15 @@ void TransferEngine::end_copies(Plan const& plan, std::span<const Event> events)
   std::rethrow_exception(failure);
 }
 
+std::vector<Event> TransferEngine::arriving(Place place, ByteRange range) const {
+  std::vector<Event> events;
+  if (auto const& replica = parts_->replicas.at(place)) replica->work().add_writers(range, events);
+  return events;
+}
+
 Event TransferEngine::arrival(Place place, ByteRange range, Queue& queue) const {
-  auto const& replica = parts_->replicas.at(place);
-  if (!replica) return {};
-  std::vector<Event> arriving;
-  replica->work().add_writers(range, arriving);
-  return queue.join(arriving);
+  if (!parts_->replicas.at(place)) return {};
+  return queue.join(arriving(place, range));
 }
 
 Event TransferEngine::download_directly(Place place, ByteRange part, std::byte* to) const {

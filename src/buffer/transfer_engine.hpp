@@ -64,7 +64,8 @@ class TransferEngine {
   /// What is under way stands in `carried` meanwhile. Throws the first error when all have ended.
   [[nodiscard]] bool carry_out_or_wait(AccessContext& context, Plan const& plan, std::optional<CarriedOut>& carried);
 
-  /// When `range` at `place` will have arrived.
+  /// What `range` at `place` is still to arrive by, and when all of it will have.
+  [[nodiscard]] std::vector<Event> arriving(Place place, ByteRange range) const;
   [[nodiscard]] Event arrival(Place place, ByteRange range, Queue& queue) const;
 
   /// Starts copying `part`, which is valid at that device's place, to memory that is no buffer's.

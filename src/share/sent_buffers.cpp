@@ -128,6 +128,10 @@ BufferId send_shared(BufferCore& buffer) {
   return id;
 }
 
+void withdraw_sent(BufferId id) noexcept {
+  Peers::of_this_process().withdraw(key_of(id));
+}
+
 std::size_t sent_and_not_received() {
   return Peers::of_this_process().waiting();
 }

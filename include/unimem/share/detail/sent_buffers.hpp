@@ -23,6 +23,9 @@ namespace unimem::detail {
 /// The same of a buffer that other processes can have: it is the same one there.
 [[nodiscard]] UNIMEM_API BufferId send_shared(BufferCore& buffer);
 
+/// Takes back what was sent, if nobody has it yet: for a message that could not be made.
+UNIMEM_API void withdraw_sent(BufferId id) noexcept;
+
 /// What was sent, of `bytes` bytes. A copy is the receiver's own, over memory that has been wrapped; or, of a device's
 /// memory, in memory of that device's. Where it does not come, since its sender has ended before, it has been received
 /// already, or this process does not have that device, the buffer's bytes are lost, which whoever
