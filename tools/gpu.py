@@ -268,7 +268,8 @@ def main(arguments: "list[str]") -> int:
         return 0
 
     os.environ["UNIMEM_TEST_CUDA"] = "real"
-    os.environ.setdefault("UNIMEM_NVRTC_LIBRARY", str(unpack_nvrtc()))
+    if platform.machine() == "x86_64":  # on others what is carried is none, and would hide the system's
+        os.environ.setdefault("UNIMEM_NVRTC_LIBRARY", str(unpack_nvrtc()))
     os.environ.setdefault("UNIMEM_CACHE_DIR", str(BUILD / "kernels"))
     found = gpus()
     if len(found) > 1:

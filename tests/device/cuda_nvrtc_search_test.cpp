@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <limits>
 #include <string>
 
 namespace unimem::detail::cuda {
@@ -23,13 +25,18 @@ class NvrtcSearch : public ::testing::Test {
   void install(std::string const& name) const {
     std::filesystem::create_symlink(UNIMEM_STANDIN_NVRTC, toolkit_ / name);
   }
+  /// One that knows no architecture older than that.
+  void install_copy(std::string const& name, int oldest) const {
+    std::filesystem::copy_file(UNIMEM_STANDIN_NVRTC, toolkit_ / name);
+    std::ofstream(toolkit_ / (name + ".oldest")) << oldest;
+  }
   void remove(std::string const& name) const { std::filesystem::remove(toolkit_ / name); }
   void install_what_cannot_be_loaded(std::string const& name) const {
     std::filesystem::create_symlink("/dev/null", toolkit_ / name);
   }
 
-  [[nodiscard]] LoadedNvrtc load(int driver_version = 12040) const {
-    return load_nvrtc(driver_version, {"/nowhere/", folder()});
+  [[nodiscard]] LoadedNvrtc load(int driver_version = 12040, int architecture = std::numeric_limits<int>::max()) const {
+    return load_nvrtc(driver_version, {"/nowhere/", folder()}, architecture);
   }
   [[nodiscard]] std::string folder() const { return toolkit_.path().string() + '/'; }
 
@@ -59,6 +66,19 @@ TEST_F(NvrtcSearch, AnotherMajorVersionIsUsed) {
   remove("libnvrtc.so.13");
   install("libnvrtc.so");
   EXPECT_GE(load().version, standin_version) << "one of unknown version";
+}
+
+TEST_F(NvrtcSearch, AnOldGpuGetsACompilerThatKnowsIt) {
+  install_copy("libnvrtc.so.13", 90);
+  install_copy("libnvrtc.so.12", 80);
+  EXPECT_EQ(load(13000).architectures.front(), 90);
+  EXPECT_EQ(load(13000, 100).architectures.front(), 90);
+  EXPECT_EQ(load(13000, 90).architectures.front(), 90);
+  EXPECT_EQ(load(13000, 89).architectures.front(), 80);
+  EXPECT_EQ(load(13000, 70).architectures.front(), 90) << "the first, to be named where none serves";
+  remove("libnvrtc.so.13");
+  install_what_cannot_be_loaded("libnvrtc.so.13");  // as one for another machine
+  EXPECT_EQ(load(13000, 90).architectures.front(), 80);
 }
 
 TEST_F(NvrtcSearch, WithoutAnyNamesTheSearch) {

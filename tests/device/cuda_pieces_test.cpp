@@ -19,6 +19,7 @@ namespace {
 using detail::Moves;
 using detail::cuda::CudaDevice;
 using detail::cuda::DeviceAttribute;
+using detail::cuda::DevicePointer;
 using detail::cuda::Driver;
 using detail::cuda::Hardware;
 using detail::cuda::PieceLoad;
@@ -152,6 +153,56 @@ TEST_F(CudaPieces, WithoutBatchesTheKernelMovesThem) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto& older = changed("cuda:0,older", [](Driver& driver) { driver.cuMemcpyBatchAsync = nullptr; });
   expect_all_there(older, pages(), "cuLaunchKernel", "cuLaunchKernel");
+}
+
+TEST_F(CudaPieces, KernelsReachWriteCombinedMemoryByItsOwnAddress) {
+  auto& combining = device(first_gpu("write_combined=1"));
+  Allocated const pinned{combining, room, Location::pinned}, there{combining, room};
+  auto* const memory = reinterpret_cast<std::byte*>(pinned.memory().object);
+  auto queue = combining.create_queue();
+  queue.fill(there.memory(), repeated(1, 0)).wait();
+  auto const news = noise(room, 1);
+  std::ranges::copy(news, memory);
+  auto const launches = on_hardware ? 0 : calls("cuLaunchKernel");
+  queue.upload(there.memory(), memory, pages()).wait();
+  if (!on_hardware) {
+    EXPECT_EQ(calls("cuLaunchKernel") - launches, 1U);
+  }
+  Bytes back(room);
+  queue.download(back.data(), there.memory(), room).wait();
+  EXPECT_TRUE(back == after(Bytes(room), news, pages()));
+  auto& older = changed("cuda:0,older", [](Driver& driver) { driver.cuMemcpyBatchAsync = nullptr; });
+  auto down = older.create_queue();
+  std::fill_n(memory, room, std::byte{});
+  down.download(memory, there.memory(), pages()).wait();
+  EXPECT_TRUE(std::ranges::equal(std::span{memory, room}, after(Bytes(room), news, pages())));
+}
+
+TEST_F(CudaPieces, WhatKernelsDoNotReachGoesAsTheDriverSees) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
+  auto& unseen = changed("cuda:0,unseen", [](Driver& driver) {
+    driver.cuMemHostGetDevicePointer = [](DevicePointer*, void*, unsigned) { return Result::invalid_value; };
+  });
+  expect_all_there(unseen, pages(), "cuMemcpyBatchAsync", "cuMemcpyBatchAsync");
+}
+
+TEST_F(CudaPieces, RowsWithinAGpuGoHoweverFarApartTheyAre) {
+  constexpr std::size_t width = 1000, number = 50;
+  for (auto const pitch : {std::size_t{1536}, std::size_t{1501}}) {  // the driver takes one, and may refuse the other
+    Allocated const from{gpu, number * pitch}, to{gpu, number * pitch};
+    auto queue = gpu.create_queue();
+    auto const news = noise(number * pitch, 3);
+    queue.upload(from.memory(), news.data(), news.size());
+    queue.fill(to.memory(), repeated(1, 0));
+    std::vector<CopyPiece> pieces;
+    for (std::size_t row = 0; row < number; ++row) pieces.push_back({row * pitch, row * pitch, width});
+    auto const counted = gpu.transfers();
+    queue.copy(to.memory(), from.memory(), pieces).wait();
+    EXPECT_EQ(gpu.transfers().since(counted).device_to_device_bytes, number * width);
+    Bytes back(number * pitch);
+    queue.download(back.data(), to.memory(), back.size()).wait();
+    EXPECT_TRUE(back == after(Bytes(back.size()), news, pieces)) << pitch;
+  }
 }
 
 TEST_F(CudaPieces, WithoutPinnedAccessTheDriverMovesThem) {

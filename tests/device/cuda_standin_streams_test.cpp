@@ -91,7 +91,8 @@ TEST_F(CudaStandInStreams, NotePinnedMemoryThatGoesUnderACopy) {
 }
 
 TEST_F(CudaStandInStreams, CopyRectanglesOfEveryKind) {
-  auto const pointer = allocate(100);
+  constexpr std::size_t pitch = 512;
+  auto const pointer = allocate(4 * pitch);
   std::vector<unsigned char> source(60), target(60, 0);
   for (std::size_t at = 0; at < source.size(); ++at) source[at] = static_cast<unsigned char>(at);
   Copy2D up;
@@ -100,21 +101,24 @@ TEST_F(CudaStandInStreams, CopyRectanglesOfEveryKind) {
   up.source_y = 1;
   up.source_pitch = 10;
   up.target_device = pointer;
-  up.target_pitch = 20;
+  up.target_pitch = pitch;
   up.width_bytes = 3;
   up.height = 4;
   ok(cu.cuMemcpy2DAsync(&up, nullptr));
-  auto const there = read(pointer, 100);
+  auto const there = read(pointer, 4 * pitch);
   EXPECT_EQ((std::vector<unsigned char>{there.begin(), there.begin() + 4}),
             (std::vector<unsigned char>{12, 13, 14, 0xCD}));
-  EXPECT_EQ(there[62], 44);
+  EXPECT_EQ(there[3 * pitch + 2], 44);
   Copy2D across = up;
   across.source_type = MemoryType::unified;
   across.source_device = pointer;
   across.source_x_bytes = across.source_y = 0;
-  across.source_pitch = 20;
+  across.source_pitch = pitch;
   across.target_x_bytes = 10;
   ok(cu.cuMemcpy2DAsync(&across, nullptr));
+  auto arbitrary = across;
+  arbitrary.source_pitch = arbitrary.target_pitch = 20;
+  EXPECT_EQ(cu.cuMemcpy2DAsync(&arbitrary, nullptr), Result::invalid_value) << "as the driver may";
   Copy2D down = across;
   down.source_x_bytes = 10;
   down.target_type = MemoryType::host;

@@ -292,6 +292,28 @@ TEST_F(CudaStandIn, RegistersHostMemoryOnceAndAsAWhole) {
   EXPECT_EQ(cu.cuMemHostRegister(memory.data(), 0, 0), Result::invalid_value);
 }
 
+TEST_F(CudaStandIn, GivesKernelsAnotherAddressForWriteCombinedMemory) {
+  // CUDA Driver API, "Unified Addressing": the one exception.
+  void* host = nullptr;
+  ok(cu.cuMemHostAlloc(&host, 100, host_alloc_write_combined));
+  DevicePointer seen = 0;
+  ok(cu.cuMemHostGetDevicePointer(&seen, static_cast<std::byte*>(host) + 8, 0));
+  EXPECT_NE(seen, reinterpret_cast<DevicePointer>(host) + 8);
+  EXPECT_EQ(control().live().pinned, 1U);
+  EXPECT_EQ(control().live().pinned_bytes, 100U);
+  auto type = MemoryType::device;
+  ok(cu.cuPointerGetAttribute(&type, PointerAttribute::memory_type, seen));
+  EXPECT_EQ(type, MemoryType::host);
+  ok(cu.cuMemsetD8Async(seen, 42, 10, nullptr));
+  ok(cu.cuStreamSynchronize(nullptr));
+  auto const* const bytes = static_cast<unsigned char const*>(host);
+  EXPECT_THAT(std::vector(bytes, bytes + 20),
+              testing::ElementsAreArray({0xCD, 0xCD, 0xCD, 0xCD, 0xCD, 0xCD, 0xCD, 0xCD, 42,   42,
+                                         42,   42,   42,   42,   42,   42,   42,   42,   0xCD, 0xCD}));
+  ok(cu.cuMemFreeHost(host));
+  EXPECT_EQ(cu.cuMemHostGetDevicePointer(&seen, host, 0), Result::invalid_value);
+}
+
 TEST_F(CudaStandIn, TellsWhatAPointerIs) {
   auto const pointer = allocate(1000);
   auto* const pinned = allocate_pinned(100);

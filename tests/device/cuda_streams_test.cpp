@@ -4,12 +4,14 @@
 #include "device/at_end.hpp"
 #include "device/conformance_fixture.hpp"
 #include "device/coroutine_task.hpp"
+#include "device/cuda/code.hpp"
 #include "device/cuda/driver.hpp"
 #include "device/cuda_fixture.hpp"
 #include "device/gate.hpp"
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <optional>
@@ -141,6 +143,58 @@ TEST_F(QueuesOfADevice, EndForOneCoroutineWhileAnotherStandsWaiting) {
   held.reset();
   task.get();
   gpu.release(memory, Location::device);
+}
+
+TEST_F(QueuesOfADevice, LaunchOneGraphFromSeveralThreads) {
+  auto& gpu = device(first_gpu());
+  Allocated const there{gpu, 4 * sizeof(std::uint32_t)};
+  auto first = gpu.create_queue();
+  first.fill(there.memory(), repeated(1, 0)).wait();
+  KernelArgument argument;
+  argument.memory = there.memory();
+  argument.writes = true;
+  auto const program = gpu.compile({"count",
+                                    R"(UNIMEM_KERNEL count(UNIMEM_BUFFER(unimem_u32, x)) {
+                                         UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] += 1;
+                                       })",
+                                    {}});
+  auto const graph = first.capture({{program, Range{4}, {argument}}});
+  constexpr int threads = 4, launches = 50;
+  {
+    std::vector<std::jthread> all;
+    for (int i = 0; i < threads; ++i) {
+      all.emplace_back([&] {
+        auto queue = gpu.create_queue();
+        for (int j = 0; j < launches; ++j) queue.run(graph);
+        queue.synchronize();
+      });
+    }
+  }
+  std::array<std::uint32_t, 4> counts{};
+  first.download(counts.data(), there.memory(), sizeof counts).wait();
+  EXPECT_THAT(counts, testing::Each(threads * launches));
+}
+
+TEST_F(QueuesOfADevice, AreLostWithWhatTheDriverSaysIsForGood) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
+  for (auto const code : {Result::contained, Result::tensor_memory_leak, Result::mps_client_terminated}) {
+    EXPECT_TRUE(detail::cuda::is_fatal(code)) << static_cast<int>(code);
+  }
+  EXPECT_FALSE(detail::cuda::is_fatal(Result::too_many_peers));
+}
+
+TEST_F(QueuesOfADevice, CopyFromAPeerThoughThereAreTooMany) {
+  if (on_hardware || !has_two_gpus()) GTEST_SKIP() << scripts_standin;
+  auto& fresh = device("cuda:0,profile=1,memory=100MiB");  // nobody else has told it of its peers
+  auto& peer = device(second_gpu());
+  Allocated const here{fresh, 1000}, there{peer, 1000};
+  peer.default_queue().fill(there.memory(), repeated(1, 9)).wait();
+  standin_control().fail("cuCtxEnablePeerAccess", 1, Result::too_many_peers, standin::FaultKind::once);
+  auto queue = fresh.create_queue();
+  queue.copy(here.memory(), peer, there.memory(), 1000).wait();
+  Bytes back(1000);
+  queue.download(back.data(), here.memory(), 1000).wait();
+  EXPECT_EQ(back, repeated(1000, 9));
 }
 
 class AdoptedStreams : public OnStandIn {

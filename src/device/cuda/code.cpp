@@ -27,6 +27,9 @@ bool is_fatal(Result code) noexcept {
     case Result::invalid_address_space:
     case Result::invalid_pc:
     case Result::launch_failed:
+    case Result::contained:
+    case Result::tensor_memory_leak:
+    case Result::mps_client_terminated:
     case Result::external_device:
     case Result::unknown:
       return true;

@@ -6,6 +6,7 @@
 #include "device/cuda/health.hpp"
 
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -26,13 +27,18 @@ class CudaGraph final : public CapturedRuns {
   ~CudaGraph() override;
 
   [[nodiscard]] Context context() const noexcept { return gpu_.context; }
-  [[nodiscard]] GraphExec executable() const noexcept { return executable_; }
+  /// Puts all of it into a stream. The context is current. Thread-safe.
+  [[nodiscard]] Result launch(Stream stream) const noexcept {
+    std::lock_guard const lock{launch_mutex_};
+    return gpu_.driver.cuGraphLaunch(executable_, stream);
+  }
 
  private:
   ContextRef const& gpu_;
   Health& health_;
   std::vector<std::shared_ptr<Program const>> programs_;  ///< the graph runs code of their modules
   GraphExec executable_ = nullptr;
+  mutable std::mutex launch_mutex_;  ///< the driver does not serialize what is done with one graph
 };
 
 }  // namespace unimem::detail::cuda

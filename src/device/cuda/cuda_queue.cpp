@@ -184,27 +184,41 @@ unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointe
   }
   auto const stream = stream_->stream();
   // A batch must not go to the legacy default stream.
-  bool const is_default = stream == reinterpret_cast<Stream>(legacy_stream);
+  bool const batches = driver_.cuMemcpyBatchAsync != nullptr && stream != reinterpret_cast<Stream>(legacy_stream);
   auto way = way_of_pieces({
       .count = pieces.size(),
       .bytes = bytes,
       .moves = moves,
       .pageable = pageable,
       .rectangle = grid && std::max(grid->to_pitch, grid->from_pitch) <= device_.max_pitch(),
-      .driver_batches = driver_.cuMemcpyBatchAsync != nullptr && !is_default,
+      .driver_batches = batches,
   });
   std::shared_ptr<CudaProgram const> kernel;
+  auto to_seen = to, from_seen = from;
   if (way.by == PieceWay::By::kernel) {
     kernel = device_.mover().kernel(device_);
-    if (!kernel) way.by = way.otherwise;
+    auto& host = moves == Moves::upload ? from_seen : to_seen;
+    auto const seen = !kernel || moves == Moves::copy
+                          ? host
+                          : seen_by_kernels(host, pieces, moves == Moves::upload ? &CopyPiece::from : &CopyPiece::to);
+    if (!kernel || !seen) way.by = way.otherwise;
+    host = seen.value_or(host);
   }
   Load const load{moves, bytes, std::move(meter), pieces.size()};
   switch (way.by) {
     case PieceWay::By::rectangle:
-      return submit("cuMemcpy2DAsync", load, [&](Command&) { copy_rectangle(moves, to, from, *grid); });
+      return submit("cuMemcpy2DAsync", load, [&](Command& command) {
+        try {
+          copy_rectangle(moves, to, from, *grid);
+        } catch (DeviceError const& error) {
+          // Within a device the driver may refuse distances between rows that it has not chosen itself.
+          if (moves != Moves::copy || error.code != static_cast<std::int64_t>(Result::invalid_value)) throw;
+          batches ? copy_batch(to, from, pieces) : copy_each(command, moves, to, from, pieces);
+        }
+      });
     case PieceWay::By::kernel:
       return submit("cuLaunchKernel", load, [&](Command& command) {
-        device_.mover().launch(command, stream, std::move(kernel), to, from, pieces);
+        device_.mover().launch(command, stream, std::move(kernel), to_seen, from_seen, pieces);
       });
     case PieceWay::By::batch:
       return submit("cuMemcpyBatchAsync", load, [&](Command&) { copy_batch(to, from, pieces); });
@@ -212,6 +226,21 @@ unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointe
       break;
   }
   return submit("copying pieces", load, [&](Command& command) { copy_each(command, moves, to, from, pieces); });
+}
+
+std::optional<DevicePointer> CudaQueue::seen_by_kernels(DevicePointer host, std::span<const CopyPiece> pieces,
+                                                        std::size_t CopyPiece::* offset) const {
+  auto const [lowest, highest] = std::ranges::minmax(pieces, {}, offset);
+  auto const begin = lowest.*offset, last = highest.*offset + highest.bytes - 1;
+  CurrentContext const current{device_.gpu()};
+  DevicePointer first_seen = 0, last_seen = 0;
+  for (auto const& [at, seen] : {std::pair{begin, &first_seen}, {last, &last_seen}}) {
+    if (driver_.cuMemHostGetDevicePointer(seen, reinterpret_cast<void*>(host + at), 0) != Result::success) {
+      return std::nullopt;
+    }
+  }
+  if (last_seen - first_seen != last - begin) return std::nullopt;
+  return first_seen - begin;
 }
 
 void CudaQueue::copy_rectangle(Moves moves, DevicePointer to, DevicePointer from, PieceGrid const& grid) {
@@ -387,7 +416,7 @@ unimem::Event CudaQueue::run_captured(std::shared_ptr<CapturedRuns const> captur
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   constexpr auto call = "cuGraphLaunch";
   return submit(call, {}, [&](Command& command) {
-    device_.health().check(driver_.cuGraphLaunch(graph->executable(), stream_->stream()), call);
+    device_.health().check(graph->launch(stream_->stream()), call);
     command.keep(std::move(captured));  // what runs is in there
   });
 }

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace unimem::detail::cuda {
@@ -81,6 +82,10 @@ class CudaQueue final : public QueueBackend {
   void copy_one(Moves moves, DevicePointer to, DevicePointer from, std::size_t bytes);
   void copy_batch(DevicePointer to, DevicePointer from, std::span<const CopyPiece> pieces);
   void copy_rectangle(Moves moves, DevicePointer to, DevicePointer from, PieceGrid const& grid);
+  /// The address by which kernels reach pinned memory of the host, less the offset of the first byte of these pieces in
+  /// it: for write-combined memory it is not the host's. Nothing where that is not one memory for all of them.
+  [[nodiscard]] std::optional<DevicePointer> seen_by_kernels(DevicePointer host, std::span<const CopyPiece> pieces,
+                                                             std::size_t CopyPiece::* offset) const;
   /// Whether the driver knows the host memory as pinned.
   [[nodiscard]] bool is_pinned(DevicePointer host) const;
   void wait_for_host(unimem::Event event);

@@ -11,18 +11,14 @@
   each(cuInit, 2000, unsigned flags)                                                                                   \
   each(cuDriverGetVersion, 2020, int* version)                                                                         \
   each(cuGetErrorName, 6000, Result result, char const** name)                                                         \
-  each(cuGetErrorString, 6000, Result result, char const** text)                                                       \
   each(cuDeviceGetCount, 2000, int* count)                                                                             \
   each(cuDeviceGet, 2000, Device* device, int ordinal)                                                                 \
   each(cuDeviceGetName, 2000, char* name, int bytes, Device device)                                                    \
   each(cuDeviceGetUuid, 11040, Uuid* uuid, Device device)                                                              \
   each(cuDeviceTotalMem, 3020, std::size_t* bytes, Device device)                                                      \
   each(cuDeviceGetAttribute, 2000, int* value, DeviceAttribute attribute, Device device)                               \
-  each(cuDeviceGetPCIBusId, 4010, char* text, int bytes, Device device)                                                \
   each(cuDeviceCanAccessPeer, 4000, int* can, Device device, Device peer)                                              \
-  each(cuDeviceGetP2PAttribute, 8000, int* value, PeerAttribute attribute, Device from, Device to)                     \
   each(cuDevicePrimaryCtxRetain, 7000, Context* context, Device device)                                                \
-  each(cuDevicePrimaryCtxRelease, 11000, Device device)                                                                \
   each(cuCtxGetCurrent, 4000, Context* context)                                                                        \
   each(cuCtxPushCurrent, 4000, Context context)                                                                        \
   each(cuCtxPopCurrent, 4000, Context* context)                                                                        \
@@ -77,7 +73,6 @@
   each(cuStreamEndCapture, 10000, Stream stream, Graph* graph)                                                         \
   each(cuStreamGetCtx, 9020, Stream stream, Context* context)                                                          \
   each(cuEventCreate, 2000, Event* event, unsigned flags)                                                              \
-  each(cuEventDestroy, 4000, Event event)                                                                              \
   each(cuEventRecord, 2000, Event event, Stream stream)                                                                \
   each(cuEventElapsedTime, 2000, float* milliseconds, Event begin, Event end)                                          \
   each(cuStreamWaitValue32, 11070, Stream stream, DevicePointer address, std::uint32_t value, unsigned flags)          \
@@ -90,15 +85,21 @@
        std::size_t (*shared_bytes)(int block), std::size_t dynamic_shared_bytes, int block_limit)                      \
   each(cuLaunchKernel, 4000, Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,   \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra)      \
-  each(cuFuncGetParamInfo, 12040, Function function, std::size_t index, std::size_t* offset, std::size_t* bytes)       \
   each(cuGraphInstantiateWithFlags, 11040, GraphExec* executable, Graph graph, unsigned long long flags)               \
   each(cuGraphLaunch, 10000, GraphExec executable, Stream stream)                                                      \
   each(cuGraphDestroy, 10000, Graph graph)                                                                             \
   each(cuGraphExecDestroy, 10000, GraphExec executable)
 
-// And those that a driver may be too old for: null in the table, and a second choice of ours serves. From 13.0 on
+// And those that a driver need not have: null in the table then. The library has a second choice for those that a
+// driver may be too old for; it calls none of the others, which programs that watch a driver do. From 13.0 on
 // cuMemcpyBatchAsync has another form; a driver that is asked for 12.8's gives that one.
 #define UNIMEM_CUDA_LATER_FUNCTIONS(each)                                                                              \
+  each(cuGetErrorString, 6000, Result result, char const** text)                                                       \
+  each(cuDeviceGetPCIBusId, 4010, char* text, int bytes, Device device)                                                \
+  each(cuDeviceGetP2PAttribute, 8000, int* value, PeerAttribute attribute, Device from, Device to)                     \
+  each(cuDevicePrimaryCtxRelease, 11000, Device device)                                                                \
+  each(cuEventDestroy, 4000, Event event)                                                                              \
+  each(cuFuncGetParamInfo, 12040, Function function, std::size_t index, std::size_t* offset, std::size_t* bytes)       \
   each(cuMemcpyBatchAsync, 12080, DevicePointer* to, DevicePointer* from, std::size_t* bytes, std::size_t count,       \
        BatchAttributes* attributes, std::size_t* attribute_begins, std::size_t attribute_count, std::size_t* failed,   \
        Stream stream)
@@ -117,8 +118,8 @@ struct Driver {
   // NOLINTEND(readability-identifier-naming, bugprone-macro-parentheses)
 };
 
-/// The oldest driver that is served: 12.4, as the driver counts.
-constexpr int oldest_driver = 12040;
+/// The oldest driver that is served: 12.2, as the driver counts.
+constexpr int oldest_driver = 12020;
 
 /// The table of a driver, or why there is none.
 struct LoadedDriver {

@@ -210,18 +210,24 @@ KernelCompiler::KernelCompiler(int driver_version, KernelCache cache)
     : driver_version_(driver_version), cache_(std::move(cache)) {}
 
 KernelCompiler::KernelCompiler(LoadedNvrtc nvrtc, int driver_version, KernelCache cache)
-    : driver_version_(driver_version), cache_(std::move(cache)) {
-  static_cast<void>(nvrtc_.get([&] { return std::make_unique<LoadedNvrtc>(std::move(nvrtc)); }));
-}
+    : driver_version_(driver_version),
+      cache_(std::move(cache)),
+      given_(std::make_unique<LoadedNvrtc const>(std::move(nvrtc))) {}
 
-LoadedNvrtc const& KernelCompiler::loaded() const {
-  return nvrtc_.get([this] { return std::make_unique<LoadedNvrtc>(load_nvrtc(driver_version_)); });
+LoadedNvrtc const& KernelCompiler::loaded_for(int architecture) const {
+  if (given_) return *given_;
+  std::lock_guard const lock{mutex_};
+  auto& found = by_architecture_[architecture];
+  if (!found) {
+    found = std::make_unique<LoadedNvrtc const>(load_nvrtc(driver_version_, toolkit_folders(), architecture));
+  }
+  return *found;
 }
 
 CompiledKernel KernelCompiler::compile(ProgramSource const& source, int architecture,
                                        std::string_view device_id) const {
   refuse_what_cannot_be_compiled(source, device_id);
-  auto const& nvrtc = loaded();
+  auto const& nvrtc = loaded_for(architecture);
   if (!nvrtc.problem.empty()) {
     throw UnsupportedOperation("compiling kernels", std::string(device_id), nvrtc.problem);
   }

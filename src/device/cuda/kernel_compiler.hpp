@@ -1,12 +1,14 @@
 #pragma once
 
-#include <unimem/core/detail/lazy.hpp>
 #include <unimem/device/program.hpp>
 
 #include "device/cuda/kernel_cache.hpp"
 #include "device/cuda/nvrtc.hpp"
 #include "device/cuda/parameter.hpp"
 
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +27,8 @@ struct CompiledKernel {
 };
 
 /// Compiles kernel sources, or finds what was compiled before. One serves all GPUs of a process; any thread may use it
-/// at any time. The compiler is looked for when the first source comes, because it is large and may be missing.
+/// at any time. The compiler is looked for when the first source comes, because it is large and may be missing; a GPU
+/// that it does not know gets another one, where there is one.
 class KernelCompiler {
  public:
   KernelCompiler(int driver_version, KernelCache cache);
@@ -39,11 +42,13 @@ class KernelCompiler {
   [[nodiscard]] CompiledKernel compile(ProgramSource const& source, int architecture, std::string_view device_id) const;
 
  private:
-  [[nodiscard]] LoadedNvrtc const& loaded() const;
+  [[nodiscard]] LoadedNvrtc const& loaded_for(int architecture) const;
 
   int driver_version_;
   KernelCache cache_;
-  mutable Lazy<LoadedNvrtc> nvrtc_;
+  std::unique_ptr<LoadedNvrtc const> given_;
+  mutable std::mutex mutex_;
+  mutable std::map<int, std::unique_ptr<LoadedNvrtc const>> by_architecture_;  ///< those that were looked for
 };
 
 }  // namespace unimem::detail::cuda

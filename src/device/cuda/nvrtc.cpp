@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 namespace unimem::detail::cuda {
@@ -27,25 +28,6 @@ std::vector<std::string> file_names(int driver_version) {
   return names;
 }
 
-void* open_library(int driver_version, std::vector<std::string> folders, std::string& problem) {
-  if (auto const chosen = environment("UNIMEM_NVRTC_LIBRARY")) {
-    auto* const handle = dlopen(chosen->c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) problem = fmt::format("UNIMEM_NVRTC_LIBRARY cannot be loaded: {}", dlerror());
-    return handle;
-  }
-  auto const names = file_names(driver_version);
-  for (auto const& name : names) {
-    for (auto const& folder : folders) {
-      if (auto* const handle = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-    }
-  }
-  std::ranges::replace(folders, std::string{}, std::string{"the loader's search path"});
-  problem =
-      fmt::format("CUDA's run-time compiler is not installed: no {} in {} (UNIMEM_NVRTC_LIBRARY names another place)",
-                  fmt::join(names, ", "), fmt::join(folders, ", "));
-  return nullptr;
-}
-
 std::vector<int> supported_architectures(Nvrtc const& nvrtc) {
   int count = 0;
   check(nvrtc, nvrtc.nvrtcGetNumSupportedArchs(&count), "nvrtcGetNumSupportedArchs");
@@ -55,26 +37,8 @@ std::vector<int> supported_architectures(Nvrtc const& nvrtc) {
   return result;
 }
 
-}  // namespace
-
-std::vector<std::string> toolkit_folders() {
-  std::vector<std::string> result;
-  auto const add = [&](std::string const& root) {
-    for (auto const* const libraries : {"/lib64/", "/lib/"}) result.push_back(root + libraries);
-  };
-  for (auto const* const variable : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (auto const root = environment(variable)) add(*root);
-  }
-  result.emplace_back();
-  add("/usr/local/cuda");
-  add("/opt/cuda");
-  return result;
-}
-
-LoadedNvrtc load_nvrtc(int driver_version, std::vector<std::string> folders) {
+LoadedNvrtc load_from(void* handle) {
   LoadedNvrtc loaded;
-  auto* const handle = open_library(driver_version, std::move(folders), loaded.problem);
-  if (handle == nullptr) return loaded;
   auto& nvrtc = loaded.nvrtc;
 #define UNIMEM_LOAD(function, ...)                                                       \
   nvrtc.function = reinterpret_cast<decltype(nvrtc.function)>(dlsym(handle, #function)); \
@@ -94,6 +58,51 @@ LoadedNvrtc load_nvrtc(int driver_version, std::vector<std::string> folders) {
     loaded.problem = error.what();
   }
   return loaded;
+}
+
+LoadedNvrtc without_one(std::string problem) {
+  LoadedNvrtc none;
+  none.problem = std::move(problem);
+  return none;
+}
+
+}  // namespace
+
+std::vector<std::string> toolkit_folders() {
+  std::vector<std::string> result;
+  auto const add = [&](std::string const& root) {
+    for (auto const* const libraries : {"/lib64/", "/lib/"}) result.push_back(root + libraries);
+  };
+  for (auto const* const variable : {"CUDA_HOME", "CUDA_PATH"}) {
+    if (auto const root = environment(variable)) add(*root);
+  }
+  result.emplace_back();
+  add("/usr/local/cuda");
+  add("/opt/cuda");
+  return result;
+}
+
+LoadedNvrtc load_nvrtc(int driver_version, std::vector<std::string> folders, int architecture) {
+  if (auto const chosen = environment("UNIMEM_NVRTC_LIBRARY")) {
+    if (auto* const handle = dlopen(chosen->c_str(), RTLD_NOW | RTLD_LOCAL)) return load_from(handle);
+    return without_one(fmt::format("UNIMEM_NVRTC_LIBRARY cannot be loaded: {}", dlerror()));
+  }
+  auto const names = file_names(driver_version);
+  std::optional<LoadedNvrtc> first;
+  for (auto const& name : names) {
+    for (auto const& folder : folders) {
+      auto* const handle = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (handle == nullptr) continue;
+      auto loaded = load_from(handle);
+      if (loaded.serves(architecture)) return loaded;
+      if (!first) first = std::move(loaded);
+    }
+  }
+  if (first) return *std::move(first);
+  std::ranges::replace(folders, std::string{}, std::string{"the loader's search path"});
+  return without_one(
+      fmt::format("CUDA's run-time compiler is not installed: no {} in {} (UNIMEM_NVRTC_LIBRARY names another place)",
+                  fmt::join(names, ", "), fmt::join(folders, ", ")));
 }
 
 std::string code_name(Nvrtc const& nvrtc, NvrtcResult code) {

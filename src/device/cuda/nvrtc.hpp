@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,11 @@ struct LoadedNvrtc {
   int version = 0;                 ///< as the driver counts: 12090 is 12.9
   std::vector<int> architectures;  ///< it makes code for, rising: 90 is sm_90
   std::string problem;             ///< empty when the table is complete; else says what was looked for
+
+  /// Whether it makes what a GPU of that architecture can run.
+  [[nodiscard]] bool serves(int architecture) const noexcept {
+    return problem.empty() && architectures.front() <= architecture;
+  }
 };
 
 /// Where toolkits are, in the order to look: what `CUDA_HOME` and `CUDA_PATH` name, the loader's own search (the empty
@@ -61,8 +67,10 @@ struct LoadedNvrtc {
 
 /// Loads the compiler: `UNIMEM_NVRTC_LIBRARY` if set, else libnvrtc.so from one of the folders, which end with a slash.
 /// A driver cannot load what a newer compiler made, so a compiler of the driver's own major version is preferred, then
-/// an older one, and a newer one comes last. It is never unloaded.
-[[nodiscard]] LoadedNvrtc load_nvrtc(int driver_version, std::vector<std::string> folders = toolkit_folders());
+/// an older one, and a newer one comes last. The first that is whole and makes code for `architecture` (90 is sm_90) is
+/// taken, as newer ones no longer know old GPUs; where none does, the first of all. None is unloaded.
+[[nodiscard]] LoadedNvrtc load_nvrtc(int driver_version, std::vector<std::string> folders = toolkit_folders(),
+                                     int architecture = std::numeric_limits<int>::max());
 
 /// What NVRTC calls a result, e.g. "NVRTC_ERROR_COMPILATION".
 [[nodiscard]] std::string code_name(Nvrtc const& nvrtc, NvrtcResult code);

@@ -88,6 +88,19 @@ bool back_with_memory(Address at, std::size_t bytes) {
   return true;
 }
 
+bool back_with_same_memory(Address one, Address other, std::size_t bytes) {
+  auto const length = whole_pages(bytes);
+  auto const file = memfd_create("unimem-standin: pinned", MFD_CLOEXEC);
+  if (file < 0) return false;
+  auto const backed = ftruncate(file, static_cast<off_t>(length)) == 0 && back_with_file(one, length, file) &&
+                      back_with_file(other, length, file);
+  close(file);
+  if (!backed) return false;
+  for (auto const at : {one, other}) allow_access(at, length, true);
+  poison(pointer(one), length);
+  return true;
+}
+
 bool back_with_file(Address at, std::size_t bytes, int file) {
   return mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED;
 }

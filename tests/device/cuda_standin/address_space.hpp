@@ -27,6 +27,9 @@ void drop_addresses(Address at, std::size_t bytes);
 /// Puts fresh memory behind taken addresses. False if the system has none.
 [[nodiscard]] bool back_with_memory(Address at, std::size_t bytes);
 
+/// Puts the same fresh memory behind two ranges of taken addresses.
+[[nodiscard]] bool back_with_same_memory(Address one, Address other, std::size_t bytes);
+
 /// Puts a file's bytes behind taken addresses, not yet to be touched.
 [[nodiscard]] bool back_with_file(Address at, std::size_t bytes, int file);
 

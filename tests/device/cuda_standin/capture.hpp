@@ -26,6 +26,7 @@ struct GraphState {
 struct ExecutableState {
   std::vector<Command> commands;
   std::shared_ptr<Completion> last;
+  bool launching = false;  ///< a thread is in cuGraphLaunch with it
 };
 
 /// A command of a stream that is captured. Refuses with what the capture has become invalid by, if it has.

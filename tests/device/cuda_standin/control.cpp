@@ -138,8 +138,10 @@ void count_memory(LiveCounts& live) {
       case MemoryKind::registered:
         ++live.registered;
         break;
+      case MemoryKind::device_view:
+        break;
     }
-    if (allocation->is_host()) live.pinned_bytes += allocation->bytes;
+    if (allocation->is_host() && allocation->kind != MemoryKind::device_view) live.pinned_bytes += allocation->bytes;
   }
 }
 

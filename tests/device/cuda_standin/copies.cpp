@@ -160,6 +160,11 @@ Result cuMemcpy2DAsync(Lock& lock, Copy2D const* what, Stream stream) {
       side_of_2d(c.target_type, c.target_host, c.target_device, to_pitch, c.target_x_bytes, c.target_y, device);
   auto const from =
       side_of_2d(c.source_type, c.source_host, c.source_device, from_pitch, c.source_x_bytes, c.source_y, device);
+  // CUDA Driver API, cuMemcpy2D: within a device it "may fail for pitches not computed by cuMemAllocPitch", which are
+  // multiples of this on all GPUs of today.
+  constexpr std::size_t surely_works = 512;
+  auto const within = to.device >= 0 && from.device >= 0;
+  require(!within || (to_pitch % surely_works == 0 && from_pitch % surely_works == 0));
   return copy(lock, "cuMemcpy2DAsync", to, from, {c.width_bytes, c.height}, stream);
 }
 

@@ -43,6 +43,9 @@ bool is_sticky(Result code) {
     case Result::invalid_address_space:
     case Result::invalid_pc:
     case Result::launch_failed:
+    case Result::contained:
+    case Result::tensor_memory_leak:
+    case Result::mps_client_terminated:
     case Result::external_device:
       return true;
     default:

@@ -2,6 +2,8 @@
 #include "device/cuda_standin/modules.hpp"
 
 #include <algorithm>
+#include <thread>
+#include <utility>
 
 namespace unimem::standin {
 namespace {
@@ -28,7 +30,7 @@ Result cuGraphInstantiateWithFlags(Lock& /*lock*/, GraphExec* executable, Graph 
   return Result::success;
 }
 
-Result cuGraphLaunch(Lock& /*lock*/, GraphExec executable, Stream stream) {
+Result cuGraphLaunch(Lock& lock, GraphExec executable, Stream stream) {
   auto const target = stream_for_work(stream, "cuGraphLaunch");
   auto const state = machine().executables.at(executable, Result::invalid_value);
   require(target->capture == nullptr, Result::not_supported);
@@ -36,6 +38,12 @@ Result cuGraphLaunch(Lock& /*lock*/, GraphExec executable, Stream stream) {
     violation("cuGraphLaunch of a graph whose module was unloaded");
     refuse(Result::invalid_handle);
   }
+  // CUDA Driver API, "Graph object thread safety": whoever uses one sees to it that nobody else does.
+  if (std::exchange(state->launching, true)) violation("cuGraphLaunch of one graph by two threads at once");
+  lock.unlock();
+  std::this_thread::yield();
+  lock.lock();
+  state->launching = false;
   Command first;
   first.name = "cuGraphLaunch";
   if (state->last != nullptr && !state->last->done) first.waits.push_back(state->last);

@@ -29,11 +29,20 @@ Result cuMemHostAlloc(Lock& /*lock*/, void** pointer, std::size_t bytes, unsigne
   refuse_during_capture();
   require(pointer != nullptr && bytes > 0 && (flags & ~all_alloc_flags) == 0);
   auto const at = take_addresses(bytes, whole_pages(1));
-  require(at != 0 && back_with_memory(at, bytes), Result::out_of_memory);
   auto allocation = std::make_shared<Allocation>(MemoryKind::pinned, at, bytes);
   allocation->device = context->device;
   allocation->context = context;
   allocation->flags = flags;
+  if ((flags & host_alloc_write_combined) == 0) {
+    require(at != 0 && back_with_memory(at, bytes), Result::out_of_memory);
+  } else {
+    auto const seen_at = take_addresses(bytes, whole_pages(1));
+    require(at != 0 && seen_at != 0 && back_with_same_memory(at, seen_at, bytes), Result::out_of_memory);
+    allocation->view = std::make_shared<Allocation>(MemoryKind::device_view, seen_at, bytes);
+    allocation->view->device = context->device;
+    allocation->view->context = context;
+    machine().memory.add(allocation->view);
+  }
   machine().memory.add(std::move(allocation));
   *pointer = reinterpret_cast<void*>(at);
   return Result::success;
@@ -45,7 +54,9 @@ Result cuMemFreeHost(Lock& /*lock*/, void* pointer) {
   if (pointer == nullptr) return context->error;
   auto const allocation = machine().memory.beginning_at(address(pointer));
   require(allocation != nullptr && allocation->kind == MemoryKind::pinned);
-  forget_allocation(allocation, context->breaking == Result::success ? "cuMemFreeHost" : nullptr);
+  auto const* const call = context->breaking == Result::success ? "cuMemFreeHost" : nullptr;
+  if (allocation->view != nullptr) forget_allocation(allocation->view, call);
+  forget_allocation(allocation, call);
   return context->error;
 }
 
@@ -82,7 +93,10 @@ Result cuMemHostGetDevicePointer(Lock& /*lock*/, DevicePointer* device_pointer, 
   require(device_pointer != nullptr && pointer != nullptr && flags == 0);
   auto const allocation = machine().memory.around(address(pointer));
   require(allocation != nullptr && allocation->is_host());
-  *device_pointer = address(pointer);  // one address everywhere, where host pointers of registered memory can be used
+  require(allocation->kind != MemoryKind::device_view);
+  // One address everywhere, where host pointers of registered memory can be used, but for what is write-combined.
+  auto const offset = address(pointer) - allocation->base;
+  *device_pointer = (allocation->view != nullptr ? allocation->view->base : allocation->base) + offset;
   return Result::success;
 }
 

@@ -27,8 +27,11 @@ bool may_touch(int device, Allocation const& allocation, bool write) {
       return !write || found->second == AccessFlags::read_write;
     }
     case MemoryKind::managed:
-    case MemoryKind::pinned:
+    case MemoryKind::device_view:
       return true;
+    case MemoryKind::pinned:
+      // CUDA Driver API, "Unified Addressing": the one kind of host memory whose address is another one for kernels.
+      return (allocation.flags & host_alloc_write_combined) == 0;
     case MemoryKind::registered:
       return !write || (allocation.flags & host_register_read_only) == 0;
   }
@@ -38,7 +41,8 @@ bool may_touch(int device, Allocation const& allocation, bool write) {
 /// Whether the driver may touch the allocation as host memory.
 bool may_be_host_side(Allocation const& allocation, bool write) {
   auto const read_only = allocation.kind == MemoryKind::registered && (allocation.flags & host_register_read_only) != 0;
-  return (allocation.is_host() || allocation.kind == MemoryKind::managed) && !(write && read_only);
+  auto const is_hosts = allocation.is_host() && allocation.kind != MemoryKind::device_view;
+  return (is_hosts || allocation.kind == MemoryKind::managed) && !(write && read_only);
 }
 
 /// What the bytes between an allocation's end and the end of its last page hold unless somebody wrote past the end.
@@ -120,7 +124,8 @@ HostSide MemoryMap::host_side(Address begin, std::size_t bytes) const {
 }
 
 void check_tail(Allocation const& allocation, char const* call) {
-  auto const own_pages = allocation.kind != MemoryKind::registered && allocation.kind != MemoryKind::mapped;
+  auto const own_pages = allocation.kind != MemoryKind::registered && allocation.kind != MemoryKind::mapped &&
+                         allocation.kind != MemoryKind::device_view;
   if (own_pages && !tail_is_fresh(allocation))
     violation(std::string{call} + " of memory that was written past its end");
 }

@@ -18,7 +18,15 @@ struct Stamp {
   std::uint64_t ticket = 0;
 };
 
-enum class MemoryKind : unsigned char { device, stream_ordered, mapped, managed, pinned, registered };
+enum class MemoryKind : unsigned char {
+  device,
+  stream_ordered,
+  mapped,
+  managed,
+  pinned,
+  registered,
+  device_view,  ///< of write-combined pinned memory, at the address that kernels reach it by
+};
 
 /// The memory behind a handle of cuMemCreate: a file in memory, so that another process can have it too.
 struct Physical {
@@ -43,7 +51,9 @@ struct Allocation {
   ~Allocation();
 
   [[nodiscard]] Address end() const { return base + bytes; }
-  [[nodiscard]] bool is_host() const { return kind == MemoryKind::pinned || kind == MemoryKind::registered; }
+  [[nodiscard]] bool is_host() const {
+    return kind == MemoryKind::pinned || kind == MemoryKind::registered || kind == MemoryKind::device_view;
+  }
 
   MemoryKind kind;
   Address base;
@@ -56,6 +66,7 @@ struct Allocation {
   bool free_is_queued = false;          ///< by cuMemFreeAsync
   std::shared_ptr<Physical> physical;   ///< of mapped memory
   std::map<int, AccessFlags> access;    ///< of mapped memory, by device
+  std::shared_ptr<Allocation> view;     ///< of write-combined memory: where kernels reach it
 };
 
 /// A range of bytes that a command touches, from the point of view of a device.

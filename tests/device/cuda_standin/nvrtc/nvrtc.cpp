@@ -1,12 +1,15 @@
 #include "device/cuda_standin/nvrtc/cuda_on_host.hpp"
 #include "device/cuda_standin/nvrtc/host_compiler.hpp"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +32,24 @@ enum Result : int {
 
 /// In no order, since NVRTC promises none.
 constexpr std::array architectures{90, 75, 80, 120, 86, 89, 100};
+
+/// Versions differ in the oldest that they know: a copy of this library has it in a file beside it.
+int oldest_architecture() {
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<void const*>(&oldest_architecture), &self) == 0) return 0;
+  int oldest = 0;
+  std::ifstream(std::string(self.dli_fname) + ".oldest") >> oldest;
+  return oldest;
+}
+
+std::vector<int> known_architectures() {
+  std::vector<int> known;
+  auto const oldest = oldest_architecture();
+  for (auto const one : architectures) {
+    if (one >= oldest) known.push_back(one);
+  }
+  return known;
+}
 
 struct Program {
   std::string source;
@@ -117,12 +138,12 @@ Result nvrtcVersion(int* major, int* minor) {
 }
 
 Result nvrtcGetNumSupportedArchs(int* count) {
-  *count = static_cast<int>(architectures.size());
+  *count = static_cast<int>(known_architectures().size());
   return success;
 }
 
 Result nvrtcGetSupportedArchs(int* result) {
-  std::ranges::copy(architectures, result);
+  std::ranges::copy(known_architectures(), result);
   return success;
 }
 
