@@ -156,5 +156,31 @@ TEST_P(CudaDeviceLoss, OnlyTheGpusSoleBytesAreLost) {
 INSTANTIATE_TEST_SUITE_P(Operations, CudaDeviceLoss, ::testing::ValuesIn(operations()),
                          [](auto const& operation) { return std::string(operation.param.name); });
 
+TEST(CudaLoss, WhatALostGpuHadPinnedIsReleasedByAnother) {
+  ASSERT_TRUE(has_many_gpus);
+  auto& first = *fresh_gpu();
+  auto& cpu = device("cpu");
+  constexpr std::size_t bytes = 100'000;
+  auto const before = cpu.allocate(bytes, Location::pinned);  // through the first
+  auto& second = *fresh_gpu();
+  auto const registered = standin_control().live().registered;
+  standin_control().lose(0, Result::illegal_address);
+  ASSERT_TRUE(is_lost(first));
+  cpu.release(before, Location::pinned);
+  EXPECT_EQ(standin_control().live().registered, registered - 1);
+  auto const after = cpu.allocate(bytes, Location::pinned);
+  EXPECT_EQ(standin_control().live().registered, registered) << "and what comes then is pinned for the others";
+  auto const there = second.allocate(bytes, Location::device);
+  auto queue = second.create_queue();
+  auto* const words = reinterpret_cast<unsigned char*>(after.object);
+  std::fill_n(words, bytes, 9);
+  queue.upload(there, words, bytes).wait();
+  std::vector<unsigned char> back(bytes);
+  queue.download(back.data(), there, bytes).wait();
+  EXPECT_EQ(back, std::vector<unsigned char>(bytes, 9));
+  second.release(there, Location::device);
+  cpu.release(after, Location::pinned);
+}
+
 }  // namespace
 }  // namespace unimem::testing

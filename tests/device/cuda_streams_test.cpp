@@ -39,8 +39,9 @@ Driver const& driver() {
 /// A stream that the test owns, in the context of a device.
 class OwnStream {
  public:
-  explicit OwnStream(Device& device) : queue_(device.create_queue()) {
-    queue_.run_native([this](void*) { EXPECT_EQ(driver().cuStreamCreate(&stream_, 1), Result::success); }).wait();
+  /// `flags`: 1 for one that does not wait for the legacy default stream, 0 for one that does.
+  explicit OwnStream(Device& device, unsigned flags = 1) : queue_(device.create_queue()) {
+    queue_.run_native([&](void*) { EXPECT_EQ(driver().cuStreamCreate(&stream_, flags), Result::success); }).wait();
   }
   OwnStream(OwnStream const&) = delete;
   OwnStream& operator=(OwnStream const&) = delete;
@@ -328,9 +329,11 @@ void use_everything(Device& gpu) {
 }
 
 TEST_F(AdoptedStreams, ACaptureOfTheUsersAndTheLibrarysWorkLeaveEachOtherAlone) {
+  auto& pooled = device(first_gpu("allocator=async"));
   use_everything(gpu);
+  use_everything(pooled);
   for (auto const mode : {CaptureMode::global, CaptureMode::thread_local_only, CaptureMode::relaxed}) {
-    OwnStream own{gpu};
+    OwnStream own{gpu, mode == CaptureMode::thread_local_only ? 1U : 0U};
     Allocated const there{gpu, 100};
     auto held = gpu.create_queue();
     std::optional<Gate> gate{held};
@@ -340,7 +343,10 @@ TEST_F(AdoptedStreams, ACaptureOfTheUsersAndTheLibrarysWorkLeaveEachOtherAlone) 
     own.in_context(
         [&] { EXPECT_EQ(driver().cuMemsetD8Async(there.memory().object, 7, 100, own.get()), Result::success); });
     use_everything(gpu);
-    std::jthread([this] { use_everything(gpu); }).join();
+    std::jthread([&] {
+      use_everything(gpu);
+      use_everything(pooled);
+    }).join();
     gate.reset();
     pending.wait();
     Graph graph = nullptr;

@@ -50,11 +50,9 @@ CudaDevice::Runtime& CudaDevice::runtime() const {
   auto& made = make_runtime();
   // From now on pinned host memory is this driver's business. Outside the lock: what there is already is pinned here.
   static auto& pinning = *new Lazy<CudaPinning>;  // kept for good, as devices are
-  static_cast<void>(pinning.get([&] {
-    auto driver = std::make_unique<CudaPinning>(made.gpu, health_);
-    HostPinning::instance().add(*driver);
-    return driver;
-  }));
+  auto& driver = pinning.get([] { return std::make_unique<CudaPinning>(); });
+  driver.add(made.gpu, health_);
+  HostPinning::instance().add(driver);
   return made;
 }
 
@@ -92,7 +90,8 @@ MemoryInfo CudaDevice::memory_info() const {
   if (driver_gone()) return {left, total};
   CurrentContext const current{gpu()};
   if (options_.source == Source::stream_ordered) {
-    health_.check(driver().cuStreamSynchronize(nullptr), "cuStreamSynchronize");  // what was given back arrives
+    std::lock_guard const lock{pool_mutex_};
+    health_.check(driver().cuStreamSynchronize(pool_stream()), "cuStreamSynchronize");  // what was given back arrives
   }
   std::size_t free = 0, installed = 0;
   health_.check(driver().cuMemGetInfo(&free, &installed), "cuMemGetInfo");
@@ -167,16 +166,24 @@ CudaDevice::Answer CudaDevice::ask_for(std::size_t bytes, Location location) {
     auto const code = driver().cuMemAlloc(&memory, bytes);
     return {code, "cuMemAlloc", memory};
   }
-  // On the legacy stream and waited for: the next owner of the memory may use it in any stream at once.
+  // Waited for: the next owner of the memory may use it in any stream at once.
   std::lock_guard const lock{pool_mutex_};
-  auto code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
+  auto* const stream = pool_stream();
+  auto code = driver().cuMemAllocAsync(&memory, bytes, stream);
   if (code == Result::out_of_memory) {
     // What was given back there may not have arrived; no other thread takes it meanwhile.
-    code = driver().cuStreamSynchronize(nullptr);
-    if (code == Result::success) code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
+    code = driver().cuStreamSynchronize(stream);
+    if (code == Result::success) code = driver().cuMemAllocAsync(&memory, bytes, stream);
   }
-  if (code == Result::success) code = driver().cuStreamSynchronize(nullptr);
+  if (code == Result::success) code = driver().cuStreamSynchronize(stream);
   return {code, "cuMemAllocAsync", memory};
+}
+
+Stream CudaDevice::pool_stream() const {
+  if (pool_stream_ == nullptr) {
+    health_.check(driver().cuStreamCreate(&pool_stream_, stream_non_blocking), "cuStreamCreate");
+  }
+  return pool_stream_;
 }
 
 void CudaDevice::release(DeviceMemory memory, Location location) noexcept {
@@ -189,7 +196,7 @@ void CudaDevice::release(DeviceMemory memory, Location location) noexcept {
       health_.note(driver().cuMemFreeHost(reinterpret_cast<void*>(memory.object)));
     } else if (location == Location::device && options_.source == Source::stream_ordered) {
       std::lock_guard const lock{pool_mutex_};
-      health_.note(driver().cuMemFreeAsync(memory.object, nullptr));
+      health_.note(driver().cuMemFreeAsync(memory.object, pool_stream_));  // made when the first block was taken
     } else {
       health_.note(driver().cuMemFree(memory.object));
     }

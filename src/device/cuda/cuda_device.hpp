@@ -121,6 +121,9 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   };
   [[nodiscard]] DevicePointer take(std::size_t bytes, Location location);
   [[nodiscard]] Answer ask_for(std::size_t bytes, Location location);
+  /// Where blocks are taken from the driver's pool, and given back: no work of anybody's is waited for there. The
+  /// pool's lock is held and the context current. Throws DeviceError.
+  [[nodiscard]] Stream pool_stream() const;
 
   void take_for_pages(std::size_t bytes) override;
   void give_back_from_pages(std::size_t bytes) noexcept override { hardware_.budget->give_back(bytes); }
@@ -138,7 +141,8 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   Lazy<CudaExporter> exporter_;
   mutable std::once_flag link_measured_;
   mutable LinkCost link_;
-  std::mutex pool_mutex_;  ///< of the driver's pool
+  mutable std::mutex pool_mutex_;  ///< of the driver's pool
+  mutable Stream pool_stream_ = nullptr;
   std::mutex reached_mutex_;
   std::vector<CudaDevice const*> reached_;
 };
