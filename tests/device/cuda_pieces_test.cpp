@@ -205,6 +205,49 @@ TEST_F(CudaPieces, RowsWithinAGpuGoHoweverFarApartTheyAre) {
   }
 }
 
+TEST_F(CudaPieces, BatchesAreOfALimitedSize) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
+  constexpr std::size_t number = 10'000, each = 16, stride = 48;
+  standin_control().set_attribute(0, DeviceAttribute::can_use_host_pointer_for_registered_mem, 0);  // no kernel
+  auto& batching = changed("cuda:0,batching", [](Driver&) {});
+  Allocated const pinned{device("cpu"), number * stride, Location::pinned}, there{batching, number * stride};
+  auto* const memory = reinterpret_cast<std::byte*>(pinned.memory().object);
+  auto const news = noise(number * stride, 5);
+  std::ranges::copy(news, memory);
+  std::vector<CopyPiece> pieces;
+  for (std::size_t i = 0; i < number; ++i) pieces.push_back({i * stride + i % 7, i * stride + i % 5, each});
+  auto queue = batching.create_queue();
+  queue.fill(there.memory(), repeated(1, 0)).wait();
+  auto const before = calls("cuMemcpyBatchAsync"), events = calls("cuEventRecord");
+  queue.upload(there.memory(), memory, pieces).wait();
+  EXPECT_EQ(calls("cuMemcpyBatchAsync") - before, 3U);
+  EXPECT_EQ(calls("cuEventRecord") - events, 1U) << "of one ticket";
+  Bytes back(number * stride);
+  queue.download(back.data(), there.memory(), back.size()).wait();
+  EXPECT_TRUE(back == after(Bytes(back.size()), news, pieces));
+  standin_control().fail("cuMemcpyBatchAsync", 2, Result::invalid_value, standin::FaultKind::once);
+  EXPECT_NE(queue.upload(there.memory(), memory, pieces).wait_for_error(), nullptr) << "half of it had been given";
+  standin_control().fail("cuMemcpyBatchAsync", 1, Result::invalid_value, standin::FaultKind::once);
+  EXPECT_THROW(queue.upload(there.memory(), memory, pieces), DeviceError);
+}
+
+TEST_F(CudaPieces, BatchesCanBeSwitchedOff) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
+  auto& without = device(first_gpu("batches=0"));
+  Allocated const there{without, room};
+  auto queue = without.create_queue();
+  queue.fill(there.memory(), repeated(1, 0)).wait();
+  auto const news = noise(room, 1);
+  std::ranges::copy(news, host());
+  auto const few = std::vector<CopyPiece>{{0, 0, page}, {3 * page, 2 * page, 100}, {9 * page, 5 * page, 7}};
+  auto const before = calls("cuMemcpyBatchAsync");
+  queue.upload(there.memory(), host(), few).wait();
+  EXPECT_EQ(calls("cuMemcpyBatchAsync"), before);
+  Bytes back(room);
+  queue.download(back.data(), there.memory(), room).wait();
+  EXPECT_TRUE(back == after(Bytes(room), news, few));
+}
+
 TEST_F(CudaPieces, WithoutPinnedAccessTheDriverMovesThem) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   standin_control().set_attribute(0, DeviceAttribute::can_use_host_pointer_for_registered_mem, 0);

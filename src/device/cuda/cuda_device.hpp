@@ -35,6 +35,7 @@ struct CudaOptions {
   bool maps_pages = true;       ///< for pools, where the GPU can; else all they have are blocks of the source
   bool profiles = false;        ///< copies are timed, by two events each
   bool exports_memory = false;  ///< other processes get buffers as memory of the GPU
+  bool batches = true;          ///< many copies go to the driver as one batch, where it has those
   bool write_combined = false;  ///< pinned memory that the host only writes: faster over the bus, very slow to read
 };
 
@@ -88,6 +89,8 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   [[nodiscard]] PieceMover& mover() const;
   /// How far apart the rows of a rectangle may lie for cuMemcpy2DAsync.
   [[nodiscard]] std::size_t max_pitch() const noexcept { return hardware_.max_pitch; }
+  /// Whether copies may go in batches of the driver's (cuMemcpyBatchAsync).
+  [[nodiscard]] bool has_batches() const noexcept { return options_.batches && driver().cuMemcpyBatchAsync != nullptr; }
   /// Whether its kernels reach pinned memory of the host by the host's addresses.
   [[nodiscard]] bool reaches_pinned_memory() const noexcept { return hardware_.reaches_pinned; }
 

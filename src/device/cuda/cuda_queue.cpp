@@ -184,7 +184,7 @@ unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointe
   }
   auto const stream = stream_->stream();
   // A batch must not go to the legacy default stream.
-  bool const batches = driver_.cuMemcpyBatchAsync != nullptr && stream != reinterpret_cast<Stream>(legacy_stream);
+  bool const batches = device_.has_batches() && stream != reinterpret_cast<Stream>(legacy_stream);
   auto way = way_of_pieces({
       .count = pieces.size(),
       .bytes = bytes,
@@ -213,7 +213,7 @@ unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointe
         } catch (DeviceError const& error) {
           // Within a device the driver may refuse distances between rows that it has not chosen itself.
           if (moves != Moves::copy || error.code != static_cast<std::int64_t>(Result::invalid_value)) throw;
-          batches ? copy_batch(to, from, pieces) : copy_each(command, moves, to, from, pieces);
+          batches ? copy_batches(command, to, from, pieces) : copy_each(command, moves, to, from, pieces);
         }
       });
     case PieceWay::By::kernel:
@@ -221,7 +221,7 @@ unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointe
         device_.mover().launch(command, stream, std::move(kernel), to_seen, from_seen, pieces);
       });
     case PieceWay::By::batch:
-      return submit("cuMemcpyBatchAsync", load, [&](Command&) { copy_batch(to, from, pieces); });
+      return submit("cuMemcpyBatchAsync", load, [&](Command& command) { copy_batches(command, to, from, pieces); });
     case PieceWay::By::single_copies:
       break;
   }
@@ -265,20 +265,36 @@ void CudaQueue::copy_rectangle(Moves moves, DevicePointer to, DevicePointer from
   device_.health().check(driver_.cuMemcpy2DAsync(&what, stream_->stream()), "cuMemcpy2DAsync");
 }
 
-void CudaQueue::copy_batch(DevicePointer to, DevicePointer from, std::span<const CopyPiece> pieces) {
-  auto const count = pieces.size();
-  std::vector<DevicePointer> addresses(2 * count);  // both lists, for one allocation
-  std::vector<std::size_t> bytes(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    addresses[i] = to + pieces[i].to;
-    addresses[count + i] = from + pieces[i].from;
-    bytes[i] = pieces[i].bytes;
+void CudaQueue::copy_batches(Command& command, DevicePointer to, DevicePointer from,
+                             std::span<const CopyPiece> pieces) {
+  // Others have had drivers hang and crash over tens of thousands of copies in one batch.
+  constexpr std::size_t most = 4096;
+  std::vector<DevicePointer> targets, sources;
+  std::vector<std::size_t> bytes;
+  for (auto* list : {&targets, &sources}) list->reserve(std::min(pieces.size(), most));
+  bytes.reserve(std::min(pieces.size(), most));
+  bool begun = false;
+  while (!pieces.empty()) {
+    auto const batch = pieces.first(std::min(pieces.size(), most));
+    pieces = pieces.subspan(batch.size());
+    targets.clear(), sources.clear(), bytes.clear();
+    for (auto const& piece : batch) {
+      targets.push_back(to + piece.to);
+      sources.push_back(from + piece.from);
+      bytes.push_back(piece.bytes);
+    }
+    BatchAttributes attributes;
+    std::size_t begin = 0, failed = 0;
+    try {
+      device_.health().check(driver_.cuMemcpyBatchAsync(targets.data(), sources.data(), bytes.data(), batch.size(),
+                                                        &attributes, &begin, 1, &failed, stream_->stream()),
+                             "cuMemcpyBatchAsync");
+    } catch (DeviceError const&) {
+      if (!begun) throw;
+      return command.fail(std::current_exception());  // some of it is on its way
+    }
+    begun = true;
   }
-  BatchAttributes attributes;
-  std::size_t begin = 0, failed = 0;
-  device_.health().check(driver_.cuMemcpyBatchAsync(addresses.data(), addresses.data() + count, bytes.data(), count,
-                                                    &attributes, &begin, 1, &failed, stream_->stream()),
-                         "cuMemcpyBatchAsync");
 }
 
 void CudaQueue::copy_each(Command& command, Moves moves, DevicePointer to, DevicePointer from,

@@ -80,7 +80,8 @@ class CudaQueue final : public QueueBackend {
   void copy_each(Command& command, Moves moves, DevicePointer to, DevicePointer from,
                  std::span<const CopyPiece> pieces);
   void copy_one(Moves moves, DevicePointer to, DevicePointer from, std::size_t bytes);
-  void copy_batch(DevicePointer to, DevicePointer from, std::span<const CopyPiece> pieces);
+  /// In batches of a size that drivers are known to bear. Where only some were given to the driver, the command fails.
+  void copy_batches(Command& command, DevicePointer to, DevicePointer from, std::span<const CopyPiece> pieces);
   void copy_rectangle(Moves moves, DevicePointer to, DevicePointer from, PieceGrid const& grid);
   /// The address by which kernels reach pinned memory of the host, less the offset of the first byte of these pieces in
   /// it: for write-combined memory it is not the host's. Nothing where that is not one memory for all of them.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -105,13 +106,22 @@ void PieceMover::launch(Command& command, Stream stream, std::shared_ptr<CudaPro
 }
 
 std::shared_ptr<PieceMover::Table> PieceMover::take() {
-  std::lock_guard const lock{tables_mutex_};
-  if (free_.empty()) {
-    free_.reserve(made_ + 1);  // so that nothing has to be had when a table goes back
+  std::unique_lock lock{tables_mutex_};
+  while (free_.empty()) {
+    // Without the lock: the driver may wait for work in there, whose end wants to put its table back.
+    lock.unlock();
     void* memory = nullptr;
     health_.check(gpu_.driver.cuMemHostAlloc(&memory, parts_in_a_table * sizeof(Part),
                                              host_alloc_portable | host_alloc_device_map),
                   "cuMemHostAlloc");
+    lock.lock();
+    try {
+      free_.reserve(made_ + 1);  // so that nothing has to be had when a table goes back
+    } catch (std::bad_alloc const&) {
+      lock.unlock();
+      health_.note(gpu_.driver.cuMemFreeHost(memory));
+      throw;
+    }
     ++made_;
     free_.push_back(static_cast<Part*>(memory));
   }
