@@ -10,10 +10,15 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace unimem::detail::cuda {
 
 class CudaDevice;
+
+[[nodiscard]] inline DevicePointer pointer(DeviceMemory memory) noexcept {
+  return memory.object + memory.offset;
+}
 
 /// An in-order queue over a stream: every operation is one or a few commands of the driver with an event behind them.
 /// An operation the driver refuses at once throws and takes no ticket. Thread-safe.
@@ -69,7 +74,16 @@ class CudaQueue final : public QueueBackend {
   /// Calls `give(command)`, which hands work to the driver, and takes a ticket for it. Throws what `give` throws, which
   /// has then left nothing in the stream. Work that was given and cannot be followed to its end has failed.
   template <class Give>
-  unimem::Event submit(char const* call, Load load, Give const& give);
+  unimem::Event submit(char const* call, Load load, Give const& give) {
+    return submit(call, std::move(load),
+                  {[](void const* by, Command& command) { (*static_cast<Give const*>(by))(command); }, &give});
+  }
+  /// The same, without its type.
+  struct Given {
+    void (*give)(void const* by, Command& command);
+    void const* by;
+  };
+  unimem::Event submit(char const* call, Load load, Given given);
   void check_alive(char const* call) const;
   /// The context is current.
   void check_not_captured(char const* call) const;
