@@ -63,7 +63,7 @@ MemoryExporter& exporter_of(Device& device) {
 }  // namespace
 
 Device* sends(BufferCore const& buffer, ByteRange range) {
-  if (range.size() == 0 || buffer.missing_on(device("cpu"), range) == 0) return nullptr;
+  if (range.empty() || buffer.missing_on(device("cpu"), range) == 0) return nullptr;
   for (auto* const one : buffer.devices_with_memory()) {
     if (!one->hands_memory_over() || one->hardware_id().empty() || buffer.missing_on(*one, range) != 0) continue;
     if (one->exporter() != nullptr) return one;

@@ -27,9 +27,10 @@ struct ContextRef {
 /// it does (cuThreadExchangeStreamCaptureMode, "relaxed"). Ours have nothing to do with a user's capture.
 class ThreadCaptureMode {
  public:
-  ThreadCaptureMode(Driver const& driver, CaptureMode mode) noexcept : driver_(driver), before_(mode) {
-    exchanged_ = driver.cuThreadExchangeStreamCaptureMode(&before_) == Result::success;
-  }
+  ThreadCaptureMode(Driver const& driver, CaptureMode mode) noexcept
+      : driver_(driver),
+        before_(mode),
+        exchanged_(driver.cuThreadExchangeStreamCaptureMode(&before_) == Result::success) {}
   ThreadCaptureMode(ThreadCaptureMode const&) = delete;
   ThreadCaptureMode& operator=(ThreadCaptureMode const&) = delete;
   ~ThreadCaptureMode() {
