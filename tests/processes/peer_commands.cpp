@@ -42,12 +42,6 @@ namespace {
 using Byte = std::uint8_t;
 using Bytes = std::vector<Byte>;
 
-Bytes pattern(std::size_t count, std::uint32_t seed) {
-  Bytes bytes(count);
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = pattern_byte(seed, i);
-  return bytes;
-}
-
 /// What is written by work on a device.
 void write_pattern(std::span<Byte> bytes, std::uint32_t seed) {
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern_byte(seed, i);
@@ -64,6 +58,12 @@ std::string hex(std::span<Byte const> bytes) {
 }
 
 }  // namespace
+
+Bytes pattern_of(std::size_t count, std::uint32_t seed) {
+  Bytes bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = pattern_byte(seed, i);
+  return bytes;
+}
 
 std::string told(std::span<Byte const> bytes) {
   constexpr std::size_t few = 128;
@@ -241,7 +241,7 @@ class PeerCommands::Process {
   }
   std::string put(Words& words) {
     auto window = part(words);
-    window.copy_from(pattern(window.size(), number32(words)));
+    window.copy_from(pattern_of(window.size(), number32(words)));
     return {};
   }
   std::string fill(Words& words) {
@@ -310,7 +310,7 @@ class PeerCommands::Process {
   std::string put_often(Words& words) {
     auto const times = number(words);
     auto window = part(words);
-    auto const bytes = pattern(window.size(), number32(words));
+    auto const bytes = pattern_of(window.size(), number32(words));
     for (std::size_t i = 0; i < times; ++i) window.copy_from(bytes);
     return {};
   }
@@ -324,7 +324,7 @@ class PeerCommands::Process {
     return modes == MapMode::discard ? std::string() : told(std::as_const(*held).elements());
   }
   std::string poke_pattern(Words& words) {
-    auto const bytes = pattern(at_->mapping.value().elements().size(), number32(words));
+    auto const bytes = pattern_of(at_->mapping.value().elements().size(), number32(words));
     std::ranges::copy(bytes, at_->mapping->elements().begin());
     return {};
   }

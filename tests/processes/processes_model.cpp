@@ -384,7 +384,12 @@ void ProcessesModel::map(std::size_t process) {
   auto const lost_before = any_lost({part});
   auto const before = contents_[part.buffer];
   run(process, made);
-  if (lost_before) contents_[part.buffer] = before;  // it is not written yet
+  // It is not written yet; but what devices were still bringing there has come.
+  for (auto i = part.range.begin; lost_before && i < part.range.end; ++i) {
+    auto& byte = contents_[part.buffer][i];
+    byte.value = before[i].value;
+    byte.lost = before[i].lost;
+  }
   one.held.push_back({mode != 0, mode == 2, part});
 }
 
