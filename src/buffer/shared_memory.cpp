@@ -68,9 +68,7 @@ SharedMemory::SharedMemory(std::string name, std::size_t bytes, Segment contents
       stand_in_(std::move(stand_in)),
       contents_(std::move(contents)),
       book_(SharedBook::join(std::move(book_memory), std::move(book), name_)),
-      seen_(book_->ranges().version()) {  // whatever was written before is there
-  SharedBooks::of_this_process().add(book_);
-}
+      seen_(book_->ranges().version()) {}  // whatever was written before is there
 
 SharedMemory::~SharedMemory() {
   if (made_.inherited()) return;
