@@ -39,8 +39,19 @@ std::span<std::byte> bytes_of(Segment const& segment) {
 
 }  // namespace
 
+SharedMemory::StandIn::StandIn(Allocation of, std::shared_ptr<void const> kept)
+    : block(std::move(of)), pools(std::move(kept)) {
+  give_back_pages(block.data(), block.size());
+  count_elsewhere(block.size());
+}
+
+SharedMemory::StandIn::~StandIn() {
+  if (!block) return;
+  count_elsewhere_no_more(block.size());
+  block.release();
+}
+
 std::shared_ptr<SharedMemory> SharedMemory::make(std::string const& name, std::size_t bytes, StandIn stand_in) {
-  give_back_pages(stand_in.block.data(), stand_in.block.size());
   auto contents = Segment::make(name, segment_bytes(bytes));
   auto book_memory = Segment::make(name + ", who wrote what", SharedRanges::bytes());
   auto book = SharedRanges::make(bytes_of(book_memory), bytes, name);

@@ -34,10 +34,11 @@ class SharedMemory {
     Allocation block;
     std::shared_ptr<void const> pools;  ///< keeps whose block it is; goes last
     StandIn() = default;
-    StandIn(Allocation of, std::shared_ptr<void const> kept) : block(std::move(of)), pools(std::move(kept)) {}
+    /// The block is not to be used any more: its pages go.
+    StandIn(Allocation of, std::shared_ptr<void const> kept);
     StandIn(StandIn&&) = default;
     StandIn& operator=(StandIn&&) = delete;
-    ~StandIn() { block.release(); }
+    ~StandIn();
   };
   /// All of `bytes` zeros. `name`: of the buffer, for errors and /proc/PID/maps. Throws what Segment throws.
   [[nodiscard]] static std::shared_ptr<SharedMemory> make(std::string const& name, std::size_t bytes, StandIn stand_in);
