@@ -118,7 +118,7 @@ void bind_sharing(nb::module_& m) {
     auto const range = window.range();
     if (shared) window.drop_host();
     look_out_on_host(*core, range, Intent::read);
-    return unlocked([&] { return to_string(shared ? detail::send_shared(*core) : detail::send_copy(*core, range)); });
+    return unlocked([&] { return to_string(shared ? detail::send_shared(core) : detail::send_copy(*core, range)); });
   });
   m.def("_sent_and_not_received", [] { return unlocked([] { return detail::sent_and_not_received(); }); });
   m.def("_dtype_of_id", [](std::string const& text) {

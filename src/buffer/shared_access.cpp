@@ -27,6 +27,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -232,7 +233,9 @@ void publish(BufferParts& parts, SharedTurn& turn) noexcept {
 /// As `ReplicaInTurn`, of a lease that may be written through.
 struct ReplicaToPublish {
   ReplicaToPublish(std::shared_ptr<Replica> of, HeldTurn begun, BufferParts& owner)
-      : replica(std::move(of)), turn(std::move(begun)), parts(owner), hold(owner.self.hold()) {}
+      : replica(std::move(of)), turn(std::move(begun)), parts(owner), hold(owner.self.hold()) {
+    if (hold == nullptr) throw std::bad_alloc();
+  }
   ReplicaToPublish(ReplicaToPublish const&) = delete;
   ReplicaToPublish& operator=(ReplicaToPublish const&) = delete;
   ~ReplicaToPublish() {
@@ -265,6 +268,7 @@ void publish_after(HeldTurn turn, BufferParts& parts, Event event) noexcept {
   turn->ends_as(SharedMemory::Outcome::lost);  // unless it comes to more
   auto const hold = parts.self.hold();
   try {
+    if (hold == nullptr) throw std::bad_alloc();
     call_after(turn->memory(), event, [turn, &parts, hold] { publish(parts, *turn); });
   } catch (std::exception const&) {
     // Without memory, or a thread, for that: now. Or others would be at bytes that the work is still writing.

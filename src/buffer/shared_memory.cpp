@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -31,6 +32,12 @@ UniqueFd copy_of(int descriptor, std::string const& name) {
 /// There is no file without pages that could be mapped.
 std::size_t segment_bytes(std::size_t bytes) {
   return std::max(bytes, std::size_t{1});
+}
+
+std::optional<SharedMemory::Identity> identity_of(int contents, int book) noexcept {
+  struct ::stat first{}, second{};
+  if (::fstat(contents, &first) != 0 || ::fstat(book, &second) != 0) return std::nullopt;
+  return SharedMemory::Identity{first.st_dev, first.st_ino, second.st_ino};
 }
 
 std::span<std::byte> bytes_of(Segment const& segment) {
@@ -72,6 +79,11 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(std::string const& name, std:
       new SharedMemory(name, bytes, std::move(contents), std::move(book_memory), std::move(book), {}));
 }
 
+std::optional<SharedMemory::Identity> SharedMemory::identity_of(std::span<UniqueFd const> descriptors) noexcept {
+  if (descriptors.size() != 2) return std::nullopt;
+  return detail::identity_of(descriptors[0].get(), descriptors[1].get());
+}
+
 SharedMemory::SharedMemory(std::string name, std::size_t bytes, Segment contents, Segment book_memory,
                            SharedRanges book, StandIn stand_in)
     : name_(std::move(name)),
@@ -79,12 +91,13 @@ SharedMemory::SharedMemory(std::string name, std::size_t bytes, Segment contents
       stand_in_(std::move(stand_in)),
       contents_(std::move(contents)),
       book_(SharedBook::join(std::move(book_memory), std::move(book), name_)),
+      identity_(detail::identity_of(contents_.descriptor(), book_->descriptor()).value_or(Identity{})),
       seen_(book_->ranges().version()) {}  // whatever was written before is there
 
 SharedMemory::~SharedMemory() {
   if (made_.inherited()) return;
   SharedBooks::of_this_process().remove(*book_);
-  for (auto const key : book_->keys()) Peers::of_this_process().withdraw(key);
+  for (auto const& [key, number] : offers_) Peers::of_this_process().withdraw(key, number);
   try {
     book_->leave();
   } catch (std::exception const& error) {
@@ -104,7 +117,9 @@ std::vector<UniqueFd> SharedMemory::descriptors() const {
 void SharedMemory::offer(Peers::Key key, std::string bytes) {
   auto copies = descriptors();
   book_->add_key(key);
-  Peers::of_this_process().offer(key, std::move(copies), std::move(bytes));
+  std::scoped_lock const lock(offers_mutex_);
+  offers_.emplace_back(key, 0);
+  offers_.back().second = Peers::of_this_process().offer(key, std::move(copies), std::move(bytes));
   at_step(Step::publish_offered);
 }
 

@@ -10,12 +10,17 @@
 #include "process/segment.hpp"
 #include "process/shared_ranges.hpp"
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +59,15 @@ class SharedMemory {
   [[nodiscard]] std::byte* data() const noexcept { return contents_.data(); }
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
+  /// Of the files that it is made of, as long as there are any.
+  struct Identity {
+    ::dev_t device = 0;
+    ::ino_t contents = 0, book = 0;
+    friend auto operator<=>(Identity const&, Identity const&) = default;
+  };
+  [[nodiscard]] Identity const& identity() const noexcept { return identity_; }
+  /// Nothing: they are no such memory's.
+  [[nodiscard]] static std::optional<Identity> identity_of(std::span<UniqueFd const> descriptors) noexcept;
   /// Other processes get it by that key, with `bytes` to say what it is, until this process is no holder any more, or
   /// it is withdrawn. Throws IoError where no more descriptors may be open, and what Peers throws.
   void offer(Peers::Key key, std::string bytes);
@@ -100,6 +114,9 @@ class SharedMemory {
   StandIn stand_in_;
   Segment const contents_;
   std::shared_ptr<SharedBook> const book_;
+  Identity const identity_;
+  std::mutex offers_mutex_;
+  std::vector<std::pair<Peers::Key, Peers::Number>> offers_;
   /// When it was last looked whether who is in the way lives.
   std::atomic<std::chrono::steady_clock::duration> looked_{};
   std::uint64_t seen_;

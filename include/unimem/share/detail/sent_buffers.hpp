@@ -19,8 +19,8 @@ namespace unimem::detail {
 /// buffer and making shared memory throw.
 [[nodiscard]] UNIMEM_API BufferId send_copy(BufferCore& buffer, ByteRange range);
 
-/// The same of a buffer that other processes can have: it is the same one there.
-[[nodiscard]] UNIMEM_API BufferId send_shared(BufferCore& buffer);
+/// The same of a buffer that other processes can have: it is the same one there, and received in this process that one.
+[[nodiscard]] UNIMEM_API BufferId send_shared(std::shared_ptr<BufferCore> const& buffer);
 
 /// What was sent, of `bytes` bytes. A copy is the receiver's own, over memory that has been wrapped. Where it does not
 /// come, since its sender has ended before or it has been received already, the buffer's bytes are lost, which whoever
