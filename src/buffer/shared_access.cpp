@@ -160,6 +160,7 @@ bool SharedAccess::begin_turn(AccessContext& context, ByteRange range, Access ac
 }
 
 void SharedAccess::note_changes() const {
+  parts_->shared->end_what_is_due();  // first: of what this process is writing nothing is told
   auto const found = parts_->shared->changes();
   auto& replicas = parts_->replicas;
   bool const changes = !found.written.empty() || std::ranges::any_of(found.lost.ranges(), [&](ByteRange range) {

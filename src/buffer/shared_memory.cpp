@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <chrono>
 #include <exception>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -99,6 +100,7 @@ SharedMemory::~SharedMemory() {
   SharedBooks::of_this_process().remove(*book_);
   for (auto const& [key, number] : offers_) Peers::of_this_process().withdraw(key, number);
   try {
+    end_what_is_due();  // or what was written would be lost
     book_->leave();
   } catch (std::exception const& error) {
     // Others find out that the process has ended, and not before.
@@ -135,6 +137,23 @@ void SharedMemory::end(ByteRange range, Access access, Outcome outcome) {
   access == Access::writes ? book.end_write(self, range, outcome) : book.end_read(self, range);
 }
 
+void SharedMemory::end_later(ByteRange range, Access access, Outcome outcome) {
+  std::scoped_lock const lock(due_mutex_);
+  due_.push_back({range, access, outcome});
+  has_due_.store(true, std::memory_order_relaxed);
+}
+
+void SharedMemory::end_what_is_due() {
+  if (!has_due_.load(std::memory_order_relaxed)) return;
+  std::scoped_lock const lock(due_mutex_);
+  while (!due_.empty()) {
+    auto const& one = due_.back();
+    end(one.range, one.access, one.outcome);
+    due_.pop_back();
+  }
+  has_due_.store(false, std::memory_order_relaxed);
+}
+
 void SharedMemory::wait_for_change(std::uint32_t seen) const noexcept {
   book_->ranges().wait_for_change(seen, look_after);
 }
@@ -163,9 +182,19 @@ SharedTurn::~SharedTurn() {
   try {
     memory_->end(range_, access_, outcome_);
   } catch (std::exception const& error) {
-    log(LogLevel::error, fmt::format("{}: other processes are not told that bytes [{}, {}) are free:", memory_->name(),
-                                     range_.begin, range_.end));
+    end_later(error);
+  }
+}
+
+void SharedTurn::end_later(std::exception const& error) noexcept {
+  try {
+    memory_->end_later(range_, access_, outcome_);
+    log(LogLevel::error,
+        fmt::format("{}: other processes are not told that bytes [{}, {}) are free before this one uses it again:",
+                    memory_->name(), range_.begin, range_.end));
     log(LogLevel::error, error.what());
+  } catch (std::bad_alloc const&) {
+    log(LogLevel::error, "without memory, others are not told that bytes of a shared buffer are free");
   }
 }
 

@@ -17,6 +17,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -83,6 +84,11 @@ class SharedMemory {
   /// in the way. Throws what SharedRanges throws.
   [[nodiscard]] std::optional<Claim> begin(ByteRange range, Access access);
   void end(ByteRange range, Access access, Outcome outcome);
+  /// What could not be ended in time, as the book's lock was kept by a process that is stopped, say, is ended with the
+  /// next operation that looks for changes. Throws std::bad_alloc.
+  void end_later(ByteRange range, Access access, Outcome outcome);
+  /// Throws what `end` throws: it stays to be ended then.
+  void end_what_is_due();
   /// Returns once that claim may be gone, or after a short while. What is claimed by a process that has ended is lost
   /// from then on.
   void wait_for(Claim const& claim, std::uint32_t seen);
@@ -98,8 +104,10 @@ class SharedMemory {
   void have_noted(Changes const& found) noexcept;
   /// Whether something was written or lost since.
   [[nodiscard]] bool has_news() const noexcept { return book_->ranges().version() != seen_; }
-  /// Whether `changes` may have anything to tell.
-  [[nodiscard]] bool changed() const noexcept { return loses_ || has_news(); }
+  /// Whether `changes` may have anything to tell, or something is due to be ended.
+  [[nodiscard]] bool changed() const noexcept {
+    return loses_ || has_news() || has_due_.load(std::memory_order_relaxed);
+  }
 
   /// The processes that hold it.
   [[nodiscard]] std::vector<SharedRanges::Participant> participants() const { return book_->ranges().participants(); }
@@ -117,6 +125,14 @@ class SharedMemory {
   Identity const identity_;
   std::mutex offers_mutex_;
   std::vector<std::pair<Peers::Key, Peers::Number>> offers_;
+  struct Due {
+    ByteRange range;
+    Access access;
+    Outcome outcome;
+  };
+  std::mutex due_mutex_;
+  std::vector<Due> due_;
+  std::atomic<bool> has_due_{false};
   /// When it was last looked whether who is in the way lives.
   std::atomic<std::chrono::steady_clock::duration> looked_{};
   std::uint64_t seen_;
@@ -150,6 +166,8 @@ class SharedTurn {
   void ends_as(Outcome outcome) noexcept { outcome_ = outcome; }
 
  private:
+  void end_later(std::exception const& error) noexcept;
+
   MadeHere const made_{};
   std::shared_ptr<SharedMemory> memory_;
   ByteRange range_;

@@ -391,6 +391,16 @@ class PeerCommands::Process {
     };
     return {};
   }
+  /// It is stopped where it takes that step next.
+  std::string stop_at(Words& words) {
+    static std::atomic<int> step;
+    step = static_cast<int>(number(words));
+    detail::step_watcher = [](detail::Step taken) {
+      auto wanted = static_cast<int>(taken);
+      if (step.compare_exchange_strong(wanted, -1)) ::raise(SIGSTOP);
+    };
+    return {};
+  }
   /// Writes to the first part, and reads the second, until it is told to rest.
   std::string work(Words& words) {
     auto own = part(words);
@@ -463,6 +473,7 @@ class PeerCommands::Process {
       {"exit", &Process::exit},
       {"exit_well", &Process::exit},
       {"die_at", &Process::die_at},
+      {"stop_at", &Process::stop_at},
       {"work", &Process::work},
       {"rounds", &Process::rounds},
       {"rest", &Process::rest},
