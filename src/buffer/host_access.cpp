@@ -143,17 +143,18 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   }
   parts->check_intact(range);
   if (host && !BufferAccess(*parts).await_or_wait(context, *host, range, for_writing)) return false;
-  auto* const begun = turn.get();
-  if (lasts == Turn::ends_at_once) turn = nullptr;
   // Before anything is committed: it may fail.
-  auto held = hold != nullptr && host ? with_turn(host, std::move(turn)) : nullptr;
+  HeldTurn lasting;
+  if (lasts != Turn::ends_at_once) lasting = std::move(turn);
+  auto* const begun = lasting.get();
+  auto held = hold != nullptr && host ? with_turn(host, std::move(lasting)) : nullptr;
   if (plan) Commits(*parts).commit(*std::move(plan), {});
   if (!host) return true;
   host->usage().note_host(intent != Intent::write, intent != Intent::read);
   if (hold == nullptr) {
     host->mark_exported(range, for_writing);
   } else {
-    if (begun != nullptr && lasts != Turn::ends_at_once) begun->ends_as(SharedTurn::Outcome::written);
+    if (begun != nullptr) begun->ends_as(SharedTurn::Outcome::written);
     *hold = {std::move(held), host->host_window(range)};
   }
   address = host->host_address();
