@@ -126,7 +126,7 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
       if (!event) turns.clear();  // before it waits
       return event.has_value();
     });
-    detail::end_turns(std::move(turns));
+    detail::end_turns(turns);
     return *event;
   };
   auto& device = queue.device();

@@ -290,7 +290,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     turn = std::move(begun);
     return true;
   });
-  detail::publish_after(std::move(turn), *parts_, event);
+  detail::publish_after(turn, *parts_, event);
 }
 
 DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {

@@ -241,7 +241,7 @@ struct ReplicaToPublish {
   ReplicaToPublish& operator=(ReplicaToPublish const&) = delete;
   ~ReplicaToPublish() {
     // What its user has submitted the next look at the host's side waits for, as after any lease.
-    if (!parts.made.inherited()) publish_after(std::move(turn), parts, {});
+    if (!parts.made.inherited()) publish_after(turn, parts, {});
   }
 
   std::shared_ptr<Replica> replica;
@@ -264,7 +264,7 @@ std::shared_ptr<Replica> publishing_at_end(std::shared_ptr<Replica> replica, Hel
   return {both, both->replica.get()};
 }
 
-void publish_after(HeldTurn turn, BufferParts& parts, Event event) noexcept {
+void publish_after(HeldTurn const& turn, BufferParts& parts, Event event) noexcept {
   if (!turn) return;
   turn->ends_as(SharedMemory::Outcome::lost);  // unless it comes to more
   auto const hold = parts.self.hold();
@@ -283,10 +283,10 @@ void end_turn_after(HeldTurn const& turn, Event event) {
   call_after(turn->memory(), event, [turn] {});
 }
 
-void end_turns(OperandTurns turns) noexcept {
-  for (auto& one : turns) {
+void end_turns(OperandTurns const& turns) noexcept {
+  for (auto const& one : turns) {
     if (one.turn->writes()) {
-      publish_after(std::move(one.turn), *one.parts, one.end);
+      publish_after(one.turn, *one.parts, one.end);
       continue;
     }
     try {

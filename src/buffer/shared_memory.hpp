@@ -127,8 +127,8 @@ class SharedMemory {
   std::vector<std::pair<Peers::Key, Peers::Number>> offers_;
   struct Due {
     ByteRange range;
-    Access access;
-    Outcome outcome;
+    Access access = Access::reads;
+    Outcome outcome = Outcome::untouched;
   };
   std::mutex due_mutex_;
   std::vector<Due> due_;
