@@ -118,7 +118,7 @@ void bind_sharing(nb::module_& m) {
     auto const range = window.range();
     if (shared) window.drop_host();
     look_out_on_host(*core, range, Intent::read);
-    return unlocked([&] { return to_string(shared ? detail::send_shared(*core) : detail::send_copy(*core, range)); });
+    return unlocked([&] { return to_string(shared ? detail::send_shared(core) : detail::send_copy(*core, range)); });
   });
   m.def("_withdraw_sent", [](std::string const& text) {
     auto const id = checked_id(text);

@@ -86,11 +86,13 @@ bool BufferCore::is_allocated() const {
 
 bool BufferCore::valid_on_host() const {
   BufferLook const look{parts_->lock, parts_->terms};
+  detail::SharedAccess(*parts_).note_others();
   return parts_->replicas.holds_on_host_side(parts_->replicas.whole());
 }
 
 bool BufferCore::valid_on(Device& device) const {
   BufferLook const look{parts_->lock, parts_->terms};
+  detail::SharedAccess(*parts_).note_others();
   auto const& replicas = parts_->replicas;
   auto const place = replicas.places.find(device);
   if (place && replicas.holds(*place, replicas.whole())) return true;
@@ -100,6 +102,7 @@ bool BufferCore::valid_on(Device& device) const {
 
 std::size_t BufferCore::missing_on(Device& device, ByteRange range) const {
   BufferLook const look{parts_->lock, parts_->terms};
+  detail::SharedAccess(*parts_).note_others();
   parts_->check_range(range);
   auto const& coherence = parts_->replicas.coherence;
   if (!coherence.has_data()) return 0;

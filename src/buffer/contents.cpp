@@ -5,6 +5,7 @@
 #include "buffer/buffer_parts.hpp"
 #include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
+#include "buffer/shared_access.hpp"
 #include "manager/admission.hpp"
 
 #include <string_view>
@@ -38,6 +39,7 @@ void BufferCore::require_writable(std::string_view operation) const {
 
 std::vector<BufferCore::DeviceShare> BufferCore::shares_of_devices() const {
   BufferLook const look{parts_->lock, parts_->terms};
+  detail::SharedAccess(*parts_).note_others();
   std::vector<DeviceShare> shares;
   auto const& replicas = parts_->replicas;
   for (Place place = host_place + 1; place < replicas.places.count(); ++place) {

@@ -126,10 +126,7 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
       if (!event) turns.clear();  // before it waits
       return event.has_value();
     });
-    for (auto& one : turns) {
-      one.turn->writes() ? detail::publish_after(std::move(one.turn), *one.parts, {one.end})
-                         : detail::end_turn_after(std::move(one.turn), one.end);
-    }
+    detail::end_turns(turns);
     return *event;
   };
   auto& device = queue.device();

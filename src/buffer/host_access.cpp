@@ -143,15 +143,19 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   }
   parts->check_intact(range);
   if (host && !BufferAccess(*parts).await_or_wait(context, *host, range, for_writing)) return false;
+  // Before anything is committed: it may fail.
+  HeldTurn lasting;
+  if (lasts != Turn::ends_at_once) lasting = std::move(turn);
+  auto* const begun = lasting.get();
+  auto held = hold != nullptr && host ? with_turn(host, std::move(lasting)) : nullptr;
   if (plan) Commits(*parts).commit(*std::move(plan), {});
   if (!host) return true;
   host->usage().note_host(intent != Intent::write, intent != Intent::read);
   if (hold == nullptr) {
     host->mark_exported(range, for_writing);
   } else {
-    if (turn) turn->ends_as(SharedTurn::Outcome::written);
-    if (lasts == Turn::ends_at_once) turn = nullptr;
-    *hold = {with_turn(host, std::move(turn)), host->host_window(range)};
+    if (begun != nullptr) begun->ends_as(SharedTurn::Outcome::written);
+    *hold = {std::move(held), host->host_window(range)};
   }
   address = host->host_address();
   return true;
@@ -286,7 +290,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     turn = std::move(begun);
     return true;
   });
-  detail::publish_after(std::move(turn), *parts_, event == Event{} ? std::vector<Event>{} : std::vector{event});
+  detail::publish_after(turn, *parts_, event);
 }
 
 DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {

@@ -64,6 +64,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
 
 std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device& device, Queue* queue, ByteRange range,
                                                   Intent intent, DeviceLease& stays, CopyChoice& choice) {
+  DeviceLease lease;  // if it comes to nothing, it ends without the lock
   Guard parts(*parts_);
   parts->check_access("device access");
   if (intent != Intent::read) parts->check_writable("writing on a device");
@@ -84,11 +85,10 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   auto const leased_for = [&](std::shared_ptr<Replica> const& replica, Event arrived) {
     auto const memory = replica->window_on(device, range);
     if (turn && turn->writes()) {
-      turn->ends_as(SharedTurn::Outcome::lost);  // unless it comes to more
       return DeviceLease{detail::publishing_at_end(replica, std::move(turn), *parts), memory};
     }
     if (parts->replicas.places.in_host_memory(place)) return DeviceLease{with_turn(replica, std::move(turn)), memory};
-    detail::end_turn_after(std::move(turn), arrived);
+    detail::end_turn_after(turn, arrived);
     return DeviceLease{replica, memory};
   };
   bool const resolved = queue != nullptr ? Reconciler(*parts).look_or_wait(context, range)
@@ -115,11 +115,12 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
     if (replica && !BufferAccess(*parts).await_or_wait(context, *replica, range, writes)) return std::nullopt;
   }
   if (replica) replica->work().used_by_others(device, queue);
+  if (replica) lease = leased_for(replica, arrived);  // before anything is committed: it may fail
   if (intent != Intent::read) Commits(*parts).commit_write(place, range, arrived, Commits::Events::of_the_end);
-  if (!replica) return DeviceLease{};
+  if (!replica) return lease;
   replica->usage().note_device(intent != Intent::write, intent != Intent::read);
   if (queue != nullptr && intent == Intent::read) offer_further(place);
-  return leased_for(replica, arrived);
+  return lease;
 }
 
 LeaseOption BufferCore::lease_option(Device& device, ByteRange range, DeviceMemory memory) {

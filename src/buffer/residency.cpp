@@ -195,7 +195,9 @@ Resident::Evictable evictable_from_host(BufferParts const& parts, Location locat
   Resident::Evictable offered;
   auto const& replica = parts.replicas.in_memory_of_host();
   if (replica == nullptr || replica->location() != location) return offered;
-  if (replica->holds().leased() || replica->holds().exported()) {
+  // Other processes have the same pages: they go when the last of these does.
+  bool const shared = parts.shared != nullptr;
+  if (shared || replica->holds().leased() || replica->holds().exported()) {
     offered.leased = replica->capacity();
     return offered;
   }

@@ -27,6 +27,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -45,8 +46,8 @@ class TurnsUnderWay {
     return all.get();
   }
 
-  void add(SharedMemory const& memory, std::vector<Event> events, std::function<void()> then) {
-    End end{std::move(events), std::move(then)};  // what is not taken up is destroyed without the lock
+  void add(SharedMemory const& memory, Event event, std::function<void()> then) {
+    End end{event, std::move(then)};  // what is not taken up is destroyed without the lock
     std::scoped_lock const lock(mutex_);
     auto const [line, is_new] = lines_.try_emplace(&memory);
     try {
@@ -70,9 +71,9 @@ class TurnsUnderWay {
 
  private:
   struct End {
-    std::vector<Event> events;
+    Event event;
     std::function<void()> then;
-    [[nodiscard]] bool is_due() const { return std::ranges::all_of(events, &Event::ready); }
+    [[nodiscard]] bool is_due() const { return event.ready(); }
   };
   using Line = std::deque<End>;
 
@@ -107,8 +108,8 @@ class TurnsUnderWay {
   std::map<SharedMemory const*, Line> lines_;
 };
 
-/// Calls `then` when the events have ended, before the process ends.
-void call_after_all(SharedMemory const& memory, std::vector<Event> events, std::function<void()> then) {
+/// Calls `then` when the event has ended, before the process ends.
+void call_after(SharedMemory const& memory, Event event, std::function<void()> then) {
   static bool const registered = [] {
     watch_process_end([]() noexcept {
       // In the middle of work, which may be what a turn is to end with, it would be waited for by itself.
@@ -117,7 +118,7 @@ void call_after_all(SharedMemory const& memory, std::vector<Event> events, std::
     return true;
   }();
   static_cast<void>(registered);
-  TurnsUnderWay::instance().add(memory, std::move(events), std::move(then));
+  TurnsUnderWay::instance().add(memory, event, std::move(then));
 }
 
 }  // namespace
@@ -159,6 +160,7 @@ bool SharedAccess::begin_turn(AccessContext& context, ByteRange range, Access ac
 }
 
 void SharedAccess::note_changes() const {
+  parts_->shared->end_what_is_due();  // first: of what this process is writing nothing is told
   auto const found = parts_->shared->changes();
   auto& replicas = parts_->replicas;
   bool const changes = !found.written.empty() || std::ranges::any_of(found.lost.ranges(), [&](ByteRange range) {
@@ -171,9 +173,9 @@ void SharedAccess::note_changes() const {
   }
   for (auto const range : found.lost.ranges()) {
     if (replicas.coherence.lost().contains(range)) continue;
+    auto const failure = std::make_exception_ptr(std::runtime_error("another process ended while it was writing them"));
     replicas.coherence.lose(range);
-    replicas.last_failure =
-        std::make_exception_ptr(std::runtime_error("another process ended while it was writing them"));
+    replicas.last_failure = failure;
   }
   parts_->shared->have_noted(found);  // now that nothing fails any more
 }
@@ -232,19 +234,14 @@ void publish(BufferParts& parts, SharedTurn& turn) noexcept {
 /// As `ReplicaInTurn`, of a lease that may be written through.
 struct ReplicaToPublish {
   ReplicaToPublish(std::shared_ptr<Replica> of, HeldTurn begun, BufferParts& owner)
-      : replica(std::move(of)), turn(std::move(begun)), parts(owner), hold(owner.self.hold()) {}
+      : replica(std::move(of)), turn(std::move(begun)), parts(owner), hold(owner.self.hold()) {
+    if (hold == nullptr) throw std::bad_alloc();
+  }
   ReplicaToPublish(ReplicaToPublish const&) = delete;
   ReplicaToPublish& operator=(ReplicaToPublish const&) = delete;
   ~ReplicaToPublish() {
-    if (parts.made.inherited()) return;
-    try {
-      // What its user has submitted the next look at the host's side waits for, as after any lease.
-      publish_after(std::move(turn), parts, {});
-    } catch (std::exception const& error) {
-      log(LogLevel::error,
-          fmt::format("{}: what a device wrote does not reach other processes:", parts.terms.display_name()));
-      log(LogLevel::error, error.what());
-    }
+    // What its user has submitted the next look at the host's side waits for, as after any lease.
+    if (!parts.made.inherited()) publish_after(turn, parts, {});
   }
 
   std::shared_ptr<Replica> replica;
@@ -267,18 +264,37 @@ std::shared_ptr<Replica> publishing_at_end(std::shared_ptr<Replica> replica, Hel
   return {both, both->replica.get()};
 }
 
-void publish_after(HeldTurn turn, BufferParts& parts, std::vector<Event> events) {
+void publish_after(HeldTurn const& turn, BufferParts& parts, Event event) noexcept {
   if (!turn) return;
   turn->ends_as(SharedMemory::Outcome::lost);  // unless it comes to more
-  auto const& memory = turn->memory();
-  call_after_all(memory, std::move(events),
-                 [turn = std::move(turn), &parts, hold = parts.self.hold()] { publish(parts, *turn); });
+  auto const hold = parts.self.hold();
+  try {
+    if (hold == nullptr) throw std::bad_alloc();
+    call_after(turn->memory(), event, [turn, &parts, hold] { publish(parts, *turn); });
+  } catch (std::exception const&) {
+    // Without memory, or a thread, for that: now. Or others would be at bytes that the work is still writing.
+    static_cast<void>(event.wait_for_error());
+    publish(parts, *turn);
+  }
 }
 
-void end_turn_after(HeldTurn turn, Event event) {
+void end_turn_after(HeldTurn const& turn, Event event) {
   if (!turn || event.ready()) return;
-  auto const& memory = turn->memory();
-  call_after_all(memory, {event}, [turn = std::move(turn)] {});
+  call_after(turn->memory(), event, [turn] {});
+}
+
+void end_turns(OperandTurns const& turns) noexcept {
+  for (auto const& one : turns) {
+    if (one.turn->writes()) {
+      publish_after(one.turn, *one.parts, one.end);
+      continue;
+    }
+    try {
+      end_turn_after(one.turn, one.end);
+    } catch (std::exception const&) {
+      static_cast<void>(one.end.wait_for_error());
+    }
+  }
 }
 
 }  // namespace unimem::detail

@@ -69,13 +69,17 @@ using OperandTurns = std::vector<OperandTurn>;
 /// The replica, for a lease on it: with the lease ends the turn.
 [[nodiscard]] std::shared_ptr<Replica> with_turn(std::shared_ptr<Replica> replica, HeldTurn turn);
 
-/// The turn ends when `event` does, well or badly.
-void end_turn_after(HeldTurn turn, Event event);
+/// The turn ends when `event` does, well or badly. Where there is no memory or no thread for that it throws, and the
+/// turn is the caller's as before.
+void end_turn_after(HeldTurn const& turn, Event event);
 
 /// A write on a device ends with `event`: what it leaves goes to the memory that is shared, and then the turn ends.
-/// Without waiting; the end of the process waits for it. What goes wrong the next access to the buffer tells, and other
-/// processes find the bytes lost. Not under the buffer's lock.
-void publish_after(HeldTurn turn, BufferParts& parts, std::vector<Event> events);
+/// Without waiting, but where there is no memory or no thread for that; the end of the process waits for it. What goes
+/// wrong the next access to the buffer tells, and other processes find the bytes lost. Not under the buffer's lock.
+void publish_after(HeldTurn const& turn, BufferParts& parts, Event event) noexcept;
+
+/// Either, for the turns of work that is on its way. They are the caller's, too, until it lets go of them.
+void end_turns(OperandTurns const& turns) noexcept;
 
 /// The same when the lease ends that this is for.
 [[nodiscard]] std::shared_ptr<Replica> publishing_at_end(std::shared_ptr<Replica> replica, HeldTurn turn,

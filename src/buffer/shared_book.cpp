@@ -18,7 +18,16 @@ namespace unimem::detail {
 std::shared_ptr<SharedBook> SharedBook::join(Segment memory, SharedRanges ranges, std::string const& name) {
   // A forked child calls it, too, for what it takes part in itself.
   [[maybe_unused]] static bool const registered = std::atexit(&SharedBooks::tell_of_the_end) == 0;
-  return std::shared_ptr<SharedBook>(new SharedBook(std::move(memory), std::move(ranges), name));
+  std::shared_ptr<SharedBook> const made(new SharedBook(std::move(memory), std::move(ranges), name));
+  auto& all = SharedBooks::of_this_process();
+  all.add(made);
+  try {
+    made->join(name);  // the last that may fail: who has joined has to leave
+  } catch (...) {
+    all.remove(*made);
+    throw;
+  }
+  return made;
 }
 
 SharedBook::SharedBook(Segment memory, SharedRanges ranges, std::string const& name)
@@ -27,6 +36,9 @@ SharedBook::SharedBook(Segment memory, SharedRanges ranges, std::string const& n
   if (::fstat(memory_.descriptor(), &status) != 0) throw IoError(name, errno, "its memory cannot be looked at");
   identity_ = status.st_ino;
   deaths_before_ = ranges_.deaths(UINT64_MAX).count;
+}
+
+void SharedBook::join(std::string const& name) {
   auto joined = ranges_.join(SharedRanges::this_process());
   if (!joined && !ranges_.forget_dead().empty()) joined = ranges_.join(SharedRanges::this_process());
   if (!joined) {

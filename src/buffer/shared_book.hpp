@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,8 +22,8 @@ namespace unimem::detail {
 /// be looked at for longer. Thread-safe.
 class SharedBook {
  public:
-  /// Joins it. Throws UnsupportedOperation where `most_holders` processes live and hold it, and what SharedRanges
-  /// throws. `name`: of the memory, for errors.
+  /// Joins it, as one of `SharedBooks`. Throws UnsupportedOperation where `most_holders` processes live and hold it,
+  /// and what SharedRanges throws. `name`: of the memory, for errors.
   [[nodiscard]] static std::shared_ptr<SharedBook> join(Segment memory, SharedRanges ranges, std::string const& name);
   SharedBook(SharedBook const&) = delete;
   SharedBook& operator=(SharedBook const&) = delete;
@@ -44,10 +45,11 @@ class SharedBook {
 
  private:
   SharedBook(Segment memory, SharedRanges ranges, std::string const& name);
+  void join(std::string const& name);
 
   Segment const memory_;
   SharedRanges ranges_;
-  SharedRanges::Holder self_ = 0;
+  std::atomic<SharedRanges::Holder> self_{0};  ///< 0: not yet one of them
   std::uint64_t identity_ = 0;
   std::uint64_t deaths_before_ = 0;
   mutable std::mutex mutex_;

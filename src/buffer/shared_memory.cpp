@@ -8,11 +8,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <exception>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -33,14 +35,31 @@ std::size_t segment_bytes(std::size_t bytes) {
   return std::max(bytes, std::size_t{1});
 }
 
+std::optional<SharedMemory::Identity> identity_of(int contents, int book) noexcept {
+  struct ::stat first{}, second{};
+  if (::fstat(contents, &first) != 0 || ::fstat(book, &second) != 0) return std::nullopt;
+  return SharedMemory::Identity{first.st_dev, first.st_ino, second.st_ino};
+}
+
 std::span<std::byte> bytes_of(Segment const& segment) {
   return {segment.data(), segment.size()};
 }
 
 }  // namespace
 
+SharedMemory::StandIn::StandIn(Allocation of, std::shared_ptr<void const> kept)
+    : block(std::move(of)), pools(std::move(kept)) {
+  give_back_pages(block.data(), block.size());
+  count_elsewhere(block.size());
+}
+
+SharedMemory::StandIn::~StandIn() {
+  if (!block) return;
+  count_elsewhere_no_more(block.size());
+  block.release();
+}
+
 std::shared_ptr<SharedMemory> SharedMemory::make(std::string const& name, std::size_t bytes, StandIn stand_in) {
-  give_back_pages(stand_in.block.data(), stand_in.block.size());
   auto contents = Segment::make(name, segment_bytes(bytes));
   auto book_memory = Segment::make(name + ", who wrote what", SharedRanges::bytes());
   auto book = SharedRanges::make(bytes_of(book_memory), bytes, name);
@@ -61,6 +80,11 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(std::string const& name, std:
       new SharedMemory(name, bytes, std::move(contents), std::move(book_memory), std::move(book), {}));
 }
 
+std::optional<SharedMemory::Identity> SharedMemory::identity_of(std::span<UniqueFd const> descriptors) noexcept {
+  if (descriptors.size() != 2) return std::nullopt;
+  return detail::identity_of(descriptors[0].get(), descriptors[1].get());
+}
+
 SharedMemory::SharedMemory(std::string name, std::size_t bytes, Segment contents, Segment book_memory,
                            SharedRanges book, StandIn stand_in)
     : name_(std::move(name)),
@@ -68,15 +92,15 @@ SharedMemory::SharedMemory(std::string name, std::size_t bytes, Segment contents
       stand_in_(std::move(stand_in)),
       contents_(std::move(contents)),
       book_(SharedBook::join(std::move(book_memory), std::move(book), name_)),
-      seen_(book_->ranges().version()) {  // whatever was written before is there
-  SharedBooks::of_this_process().add(book_);
-}
+      identity_(detail::identity_of(contents_.descriptor(), book_->descriptor()).value_or(Identity{})),
+      seen_(book_->ranges().version()) {}  // whatever was written before is there
 
 SharedMemory::~SharedMemory() {
   if (made_.inherited()) return;
   SharedBooks::of_this_process().remove(*book_);
-  for (auto const key : book_->keys()) Peers::of_this_process().withdraw(key);
+  for (auto const& [key, number] : offers_) Peers::of_this_process().withdraw(key, number);
   try {
+    end_what_is_due();  // or what was written would be lost
     book_->leave();
   } catch (std::exception const& error) {
     // Others find out that the process has ended, and not before.
@@ -95,7 +119,9 @@ std::vector<UniqueFd> SharedMemory::descriptors() const {
 void SharedMemory::offer(Peers::Key key, std::string bytes) {
   auto copies = descriptors();
   book_->add_key(key);
-  Peers::of_this_process().offer(key, std::move(copies), std::move(bytes));
+  std::scoped_lock const lock(offers_mutex_);
+  offers_.emplace_back(key, 0);
+  offers_.back().second = Peers::of_this_process().offer(key, std::move(copies), std::move(bytes));
   at_step(Step::publish_offered);
 }
 
@@ -109,6 +135,23 @@ void SharedMemory::end(ByteRange range, Access access, Outcome outcome) {
   auto& book = book_->ranges();
   auto const self = book_->self();
   access == Access::writes ? book.end_write(self, range, outcome) : book.end_read(self, range);
+}
+
+void SharedMemory::end_later(ByteRange range, Access access, Outcome outcome) {
+  std::scoped_lock const lock(due_mutex_);
+  due_.push_back({range, access, outcome});
+  has_due_.store(true, std::memory_order_relaxed);
+}
+
+void SharedMemory::end_what_is_due() {
+  if (!has_due_.load(std::memory_order_relaxed)) return;
+  std::scoped_lock const lock(due_mutex_);
+  while (!due_.empty()) {
+    auto const& one = due_.back();
+    end(one.range, one.access, one.outcome);
+    due_.pop_back();
+  }
+  has_due_.store(false, std::memory_order_relaxed);
 }
 
 void SharedMemory::wait_for_change(std::uint32_t seen) const noexcept {
@@ -139,9 +182,19 @@ SharedTurn::~SharedTurn() {
   try {
     memory_->end(range_, access_, outcome_);
   } catch (std::exception const& error) {
-    log(LogLevel::error, fmt::format("{}: other processes are not told that bytes [{}, {}) are free:", memory_->name(),
-                                     range_.begin, range_.end));
+    end_later(error);
+  }
+}
+
+void SharedTurn::end_later(std::exception const& error) noexcept {
+  try {
+    memory_->end_later(range_, access_, outcome_);
+    log(LogLevel::error,
+        fmt::format("{}: other processes are not told that bytes [{}, {}) are free before this one uses it again:",
+                    memory_->name(), range_.begin, range_.end));
     log(LogLevel::error, error.what());
+  } catch (std::bad_alloc const&) {
+    log(LogLevel::error, "without memory, others are not told that bytes of a shared buffer are free");
   }
 }
 

@@ -10,12 +10,18 @@
 #include "process/segment.hpp"
 #include "process/shared_ranges.hpp"
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <chrono>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,10 +40,11 @@ class SharedMemory {
     Allocation block;
     std::shared_ptr<void const> pools;  ///< keeps whose block it is; goes last
     StandIn() = default;
-    StandIn(Allocation of, std::shared_ptr<void const> kept) : block(std::move(of)), pools(std::move(kept)) {}
+    /// The block is not to be used any more: its pages go.
+    StandIn(Allocation of, std::shared_ptr<void const> kept);
     StandIn(StandIn&&) = default;
     StandIn& operator=(StandIn&&) = delete;
-    ~StandIn() { block.release(); }
+    ~StandIn();
   };
   /// All of `bytes` zeros. `name`: of the buffer, for errors and /proc/PID/maps. Throws what Segment throws.
   [[nodiscard]] static std::shared_ptr<SharedMemory> make(std::string const& name, std::size_t bytes, StandIn stand_in);
@@ -53,6 +60,15 @@ class SharedMemory {
   [[nodiscard]] std::byte* data() const noexcept { return contents_.data(); }
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
+  /// Of the files that it is made of, as long as there are any.
+  struct Identity {
+    ::dev_t device = 0;
+    ::ino_t contents = 0, book = 0;
+    friend auto operator<=>(Identity const&, Identity const&) = default;
+  };
+  [[nodiscard]] Identity const& identity() const noexcept { return identity_; }
+  /// Nothing: they are no such memory's.
+  [[nodiscard]] static std::optional<Identity> identity_of(std::span<UniqueFd const> descriptors) noexcept;
   /// Other processes get it by that key, with `bytes` to say what it is, until this process is no holder any more, or
   /// it is withdrawn. Throws IoError where no more descriptors may be open, and what Peers throws.
   void offer(Peers::Key key, std::string bytes);
@@ -68,6 +84,11 @@ class SharedMemory {
   /// in the way. Throws what SharedRanges throws.
   [[nodiscard]] std::optional<Claim> begin(ByteRange range, Access access);
   void end(ByteRange range, Access access, Outcome outcome);
+  /// What could not be ended in time, as the book's lock was kept by a process that is stopped, say, is ended with the
+  /// next operation that looks for changes. Throws std::bad_alloc.
+  void end_later(ByteRange range, Access access, Outcome outcome);
+  /// Throws what `end` throws: it stays to be ended then.
+  void end_what_is_due();
   /// Returns once that claim may be gone, or after a short while. What is claimed by a process that has ended is lost
   /// from then on.
   void wait_for(Claim const& claim, std::uint32_t seen);
@@ -83,8 +104,10 @@ class SharedMemory {
   void have_noted(Changes const& found) noexcept;
   /// Whether something was written or lost since.
   [[nodiscard]] bool has_news() const noexcept { return book_->ranges().version() != seen_; }
-  /// Whether `changes` may have anything to tell.
-  [[nodiscard]] bool changed() const noexcept { return loses_ || has_news(); }
+  /// Whether `changes` may have anything to tell, or something is due to be ended.
+  [[nodiscard]] bool changed() const noexcept {
+    return loses_ || has_news() || has_due_.load(std::memory_order_relaxed);
+  }
 
   /// The processes that hold it.
   [[nodiscard]] std::vector<SharedRanges::Participant> participants() const { return book_->ranges().participants(); }
@@ -99,6 +122,17 @@ class SharedMemory {
   StandIn stand_in_;
   Segment const contents_;
   std::shared_ptr<SharedBook> const book_;
+  Identity const identity_;
+  std::mutex offers_mutex_;
+  std::vector<std::pair<Peers::Key, Peers::Number>> offers_;
+  struct Due {
+    ByteRange range;
+    Access access = Access::reads;
+    Outcome outcome = Outcome::untouched;
+  };
+  std::mutex due_mutex_;
+  std::vector<Due> due_;
+  std::atomic<bool> has_due_{false};
   /// When it was last looked whether who is in the way lives.
   std::atomic<std::chrono::steady_clock::duration> looked_{};
   std::uint64_t seen_;
@@ -132,6 +166,8 @@ class SharedTurn {
   void ends_as(Outcome outcome) noexcept { outcome_ = outcome; }
 
  private:
+  void end_later(std::exception const& error) noexcept;
+
   MadeHere const made_{};
   std::shared_ptr<SharedMemory> memory_;
   ByteRange range_;

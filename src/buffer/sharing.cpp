@@ -88,10 +88,13 @@ std::shared_ptr<BufferCore> BufferCore::make(BufferOptions&& options, std::share
   return core;
 }
 
-bool BufferCore::is_shared() const {
-  if (parts_->terms.options.shared) return true;
+std::shared_ptr<SharedMemory> BufferCore::shared_memory() const {
   detail::BufferLook const look{parts_->lock, parts_->terms};
-  return parts_->shared != nullptr;
+  return parts_->shared;
+}
+
+bool BufferCore::is_shared() const {
+  return parts_->terms.options.shared || shared_memory() != nullptr;
 }
 
 void BufferCore::lose(std::exception_ptr failure) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
 
@@ -49,6 +50,24 @@ void give_back_pages(void* address, std::size_t bytes) noexcept {
   auto const begin = reinterpret_cast<std::uintptr_t>(address);
   auto const first = round_to(begin, page), last = (begin + bytes) / page * page;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+namespace {
+
+std::atomic<std::size_t> elsewhere{0};
+
+}  // namespace
+
+void count_elsewhere(std::size_t bytes) noexcept {
+  elsewhere.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void count_elsewhere_no_more(std::size_t bytes) noexcept {
+  elsewhere.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+std::size_t bytes_elsewhere() noexcept {
+  return elsewhere.load(std::memory_order_relaxed);
 }
 
 std::byte* map_addresses(std::size_t bytes, std::size_t alignment, std::size_t skew, int protection) noexcept {

@@ -31,6 +31,12 @@ void give_back_host_memory(void* address, std::size_t bytes, bool own_pages = fa
 /// Has the system take back what lies behind whole pages of it: they read as zeros, and cost nothing until touched.
 void give_back_pages(void* address, std::size_t bytes) noexcept;
 
+/// Of blocks of the host's that stand for memory which is elsewhere, as a shared file's: what is there is counted
+/// there, and nothing of theirs is ever touched.
+void count_elsewhere(std::size_t bytes) noexcept;
+void count_elsewhere_no_more(std::size_t bytes) noexcept;
+[[nodiscard]] std::size_t bytes_elsewhere() noexcept;
+
 /// `bytes` of addresses aligned to `alignment` (a power of two, at least a page), displaced by `skew` from it, with the
 /// protection of mmap; null when the system refuses. Costs no memory until touched.
 [[nodiscard]] std::byte* map_addresses(std::size_t bytes, std::size_t alignment, std::size_t skew,

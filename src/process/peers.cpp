@@ -33,7 +33,7 @@ Peers::~Peers() {
   service_.reset();
 }
 
-void Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times) {
+Peers::Number Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times) {
   if (descriptors.size() > most_descriptors) {
     throw InvalidArgument("descriptors", fmt::format("{}", descriptors.size()),
                           fmt::format("at most {}", most_descriptors));
@@ -41,17 +41,27 @@ void Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes,
   if (bytes.size() > most_bytes) {
     throw InvalidArgument("bytes", fmt::format("{}", bytes.size()), fmt::format("at most {}", most_bytes));
   }
-  auto made = std::make_shared<Offer const>(Offer{std::move(descriptors), std::move(bytes), times});
+  auto const made = std::make_shared<Offer>(Offer{std::move(descriptors), std::move(bytes), times});
   std::scoped_lock const lock(mutex_);
   if (!service_) service_ = std::make_unique<Service>(*this);
-  offers_.insert_or_assign(key, std::move(made));
+  made->number = ++last_;
+  offers_.insert_or_assign(key, made);
+  return made->number;
 }
 
 void Peers::withdraw(Key key) noexcept {
+  withdraw(key, std::nullopt);
+}
+
+void Peers::withdraw(Key key, Number number) noexcept {
+  withdraw(key, std::optional(number));
+}
+
+void Peers::withdraw(Key key, std::optional<Number> number) noexcept {
   std::shared_ptr<Offer const> gone;  // closes descriptors, without the lock
   std::scoped_lock const lock(mutex_);
   auto const found = offers_.find(key);
-  if (found == offers_.end()) return;
+  if (found == offers_.end() || (number && *number != found->second->number)) return;
   gone = std::move(found->second);
   offers_.erase(found);
 }

@@ -41,12 +41,16 @@ class Peers {
   Peers& operator=(Peers const&) = delete;
   ~Peers();
 
+  /// Of an offer: of those by one key each has another.
+  using Number = std::uint64_t;
   /// How often something is given.
   enum class Times : bool { any, once };
   /// Whoever asks for `key` from now on gets these, in place of what was offered by it before. Throws InvalidArgument
   /// for more than goes over the socket, IoError if the process cannot be asked by others.
-  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any);
+  Number offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any);
   void withdraw(Key key) noexcept;
+  /// Unless another offer has taken its place.
+  void withdraw(Key key, Number number) noexcept;
   [[nodiscard]] bool offers(Key key);
   /// How much of what is given once has not been.
   [[nodiscard]] std::size_t waiting();
@@ -99,9 +103,11 @@ class Peers {
     std::vector<UniqueFd> descriptors;
     std::string bytes;
     Times times = Times::any;
+    Number number = 0;
   };
   class Service;
   [[nodiscard]] std::shared_ptr<Offer const> find(Key key);
+  void withdraw(Key key, std::optional<Number> number) noexcept;
   /// As many entries as go over the socket at once, as bytes.
   struct Page {
     std::string bytes;
@@ -112,6 +118,7 @@ class Peers {
 
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Offer const>> offers_;
+  Number last_ = 0;
   std::unique_ptr<Service> service_;
 };
 

@@ -1,6 +1,7 @@
 #include "process/segment.hpp"
 
 #include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 namespace unimem::detail {
@@ -51,10 +53,21 @@ UniqueFd make_file(std::string const& name) {
 }
 
 /// The system would not refuse: it takes page after page, and ends processes when there is none left.
-void require_available(std::size_t bytes) {
+void require_available(std::size_t bytes, ContainerLimit const& container) {
   if (auto const available = available_bytes(); bytes > available) {
     throw_out_of_memory(bytes, fmt::format("the machine has {} bytes left", available));
   }
+  auto const standing = container.exists() ? container.tightest() : std::nullopt;
+  // With what the kernel needs to find the pages of a file by.
+  if (!standing || bytes + bytes / 256 <= standing->room()) return;
+  OutOfMemory::Facts facts;
+  facts.where = "shared memory";
+  facts.requested = bytes;
+  facts.limit = standing->limit;
+  facts.live = standing->used;
+  facts.device_free = facts.largest_free = standing->room();
+  facts.reason = fmt::format("{} leaves {}", standing->text(), format_size(standing->room()));
+  throw OutOfMemory(std::move(facts));
 }
 
 void seal(UniqueFd const& file, std::string const& name) {
@@ -63,8 +76,8 @@ void seal(UniqueFd const& file, std::string const& name) {
 
 }  // namespace
 
-Segment Segment::make(std::string const& name, std::size_t bytes) {
-  require_available(bytes);
+Segment Segment::make(std::string const& name, std::size_t bytes, ContainerLimit const& container) {
+  require_available(bytes, container);
   auto file = make_file(name);
   int failed = 0;
   do {
@@ -75,8 +88,9 @@ Segment Segment::make(std::string const& name, std::size_t bytes) {
   return {std::move(file), bytes, "memfd:" + name};
 }
 
-Segment Segment::make_copy(std::string const& name, std::span<const std::byte> contents) {
-  require_available(contents.size());
+Segment Segment::make_copy(std::string const& name, std::span<const std::byte> contents,
+                           ContainerLimit const& container) {
+  require_available(contents.size(), container);
   auto file = make_file(name);
   for (auto left = contents; !left.empty();) {
     auto const written = ::write(file.get(), left.data(), left.size());

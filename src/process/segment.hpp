@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/container_limit.hpp"
 #include "core/unique_fd.hpp"
 
 #include <cstddef>
@@ -14,11 +15,13 @@ namespace unimem::detail {
 class Segment {
  public:
   /// `bytes` of zeros (at least 1), mapped. `name`: as the system shows it in /proc/…/maps, after "/memfd:". Throws
-  /// OutOfMemory where the machine has not got them; UnsupportedOperation where the kernel knows no such files. Whether
-  /// the control group of the process lets it have them, the caller has asked.
-  [[nodiscard]] static Segment make(std::string const& name, std::size_t bytes);
+  /// OutOfMemory where the machine has not got them, or the process's container, whose limit it names: it would be
+  /// killed. UnsupportedOperation where the kernel knows no such files.
+  [[nodiscard]] static Segment make(std::string const& name, std::size_t bytes,
+                                    ContainerLimit const& container = ContainerLimit::of_this_process());
   /// The same with these bytes: written to it, which takes half the time of clearing pages and copying to them.
-  [[nodiscard]] static Segment make_copy(std::string const& name, std::span<const std::byte> contents);
+  [[nodiscard]] static Segment make_copy(std::string const& name, std::span<const std::byte> contents,
+                                         ContainerLimit const& container = ContainerLimit::of_this_process());
   /// One that another process made, by its descriptor; `from` says whose, for errors. Nothing is copied, and no page
   /// touched. Throws IoError unless it is such a file, with its size sealed, of this very size; OutOfMemory for want of
   /// addresses.

@@ -168,9 +168,10 @@ std::span<SharedRanges::Range const> SharedRanges::Change::take_ranges() {
     next.count = 0;
     return locked_.ranges();
   }
-  before_.assign(next.used().begin(), next.used().end());
+  auto const all = next.used();
+  std::ranges::copy(all, before_.begin());
   next.count = 0;
-  return before_;
+  return std::span(before_).first(all.size());
 }
 
 void SharedRanges::Change::write_over(Range const& with) {

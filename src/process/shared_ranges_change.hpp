@@ -3,11 +3,11 @@
 #include "process/shared_ranges.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 namespace unimem::detail {
 
@@ -57,9 +57,10 @@ class SharedRanges::Locked {
 };
 
 /// What is to come into force: of each part that is changed, the other copy, in which what is in use is copied before.
-/// It allocates nothing, unless ranges are written over twice.
+/// Its own memory has room for all of it: it allocates nothing, so that a claim can be ended whatever memory there is.
 class SharedRanges::Change {
  public:
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): `before_` is written before it is read
   explicit Change(SharedRanges& table, std::chrono::milliseconds longest = patience)
       : locked_(table, longest), memory_(*table.memory_) {}
 
@@ -129,8 +130,8 @@ class SharedRanges::Change {
   Locked locked_;
   Memory& memory_;
   std::uint64_t version_ = locked_.version();
-  std::uint64_t changed_ = 0;  ///< bits as in `Memory::state`
-  std::vector<Range> before_;
+  std::uint64_t changed_ = 0;                   ///< bits as in `Memory::state`
+  std::array<Range, Ranges::capacity> before_;  ///< read where ranges are written over twice
 };
 
 }  // namespace unimem::detail

@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
+#include "buffer/shared_buffers.hpp"
 #include "buffer/shared_memory.hpp"
 #include "core/fork.hpp"
 #include "core/type_name.hpp"
@@ -188,6 +189,7 @@ BufferId BufferRegistry::publish_core(detail::SharedCore buffer, detail::SharedE
                                                 core->size_bytes()};
     described = description.encode();  // what is too long is refused before anything is copied
     memory = core->share();
+    static_cast<void>(detail::SharedBuffers::of_this_process().keep(core));
   }
   // Made without the lock, under which they are only put in their places: nothing throws there, and what is not
   // published after all, perhaps the last share in a buffer, is destroyed when it has been given back.

@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "buffer/shared_buffers.hpp"
 #include "buffer/shared_memory.hpp"
 #include "device/watched_wait.hpp"
 #include "process/peers.hpp"
@@ -33,22 +34,28 @@ std::optional<OpenedElsewhere::Found> OpenedElsewhere::open(BufferId id) {
   at_step(Step::open_fetched);
   auto const from = fmt::format("process {}", parcel->pid);
   auto const described = SharedDescription::decode(parcel->bytes, from);
-  auto memory = SharedMemory::attach(described.buffer.empty() ? to_string(id) : described.buffer,
-                                     std::move(parcel->descriptors), described.bytes, from);
-  at_step(Step::open_joined);
-  BufferOptions options;
-  options.name = described.buffer;
-  options.name_use = NameUse::reports;
-  Found made{BufferCore::make(std::move(options), memory), Shape(described.shape),
+  auto core = SharedBuffers::of_this_process().find(parcel->descriptors, described.bytes);
+  if (!core) {
+    auto memory = SharedMemory::attach(described.buffer.empty() ? to_string(id) : described.buffer,
+                                       std::move(parcel->descriptors), described.bytes, from);
+    at_step(Step::open_joined);
+    BufferOptions options;
+    options.name = described.buffer;
+    options.name_use = NameUse::reports;
+    core = SharedBuffers::of_this_process().keep(BufferCore::make(std::move(options), std::move(memory)));
+  }
+  Found made{std::move(core), Shape(described.shape),
              SharedElement{Name(described.element_name), described.element_bytes, described.tag, nullptr},
              described.name};
   std::scoped_lock const lock(mutex_);
   auto& known = known_[id];
-  if (auto core = known.core.lock()) {  // another thread was faster
-    made.core = std::move(core);
+  if (auto other = known.core.lock()) {  // another thread was faster
+    made.core = std::move(other);
     return made;
   }
-  memory->offer(key_of(id), std::move(parcel->bytes));
+  // This process may have published it.
+  auto const memory = made.core->shared_memory();
+  if (memory && !Peers::of_this_process().offers(key_of(id))) memory->offer(key_of(id), std::move(parcel->bytes));
   known = {made.core, made.shape, made.element, made.name};
   return made;
 }

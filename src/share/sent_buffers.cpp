@@ -4,6 +4,7 @@
 #include <unimem/share/detail/sent_buffers.hpp>
 
 #include "buffer/shared_book.hpp"
+#include "buffer/shared_buffers.hpp"
 #include "buffer/shared_memory.hpp"
 #include "core/fork.hpp"
 #include "device/watched_wait.hpp"
@@ -71,9 +72,11 @@ std::shared_ptr<BufferCore> received(BufferId id, std::size_t bytes, BufferOptio
   if (!note) throw IoError(from, EPROTO, "sent what is neither a copy nor shared");
   auto& descriptors = parcel->descriptors;
   if (note->kind == SentNote::Kind::shared) {
+    auto& all = SharedBuffers::of_this_process();
+    if (auto same = all.find(descriptors, bytes)) return same;
     auto memory =
         SharedMemory::attach(options.name.empty() ? to_string(id) : options.name, std::move(descriptors), bytes, from);
-    return BufferCore::make(std::move(options), std::move(memory));
+    return all.keep(BufferCore::make(std::move(options), std::move(memory)));
   }
   if (descriptors.size() != 1 || note->bytes != bytes) {
     throw IoError(
@@ -120,8 +123,9 @@ BufferId send_copy(BufferCore& buffer, ByteRange range) {
   return id;
 }
 
-BufferId send_shared(BufferCore& buffer) {
-  auto const memory = buffer.share();
+BufferId send_shared(std::shared_ptr<BufferCore> const& buffer) {
+  auto const memory = buffer->share();
+  static_cast<void>(SharedBuffers::of_this_process().keep(buffer));
   auto const id = SentIds::next();
   Peers::of_this_process().offer(key_of(id), memory->descriptors(),
                                  SentNote{SentNote::Kind::shared, memory->size()}.encode(), Peers::Times::once);

@@ -182,7 +182,7 @@ TEST_F(Ps, TellsWhatIsOnItsWayAndLeavesItThere) {
   auto both = made();
   auto const core = plain.shared_core();
   auto const copies = {detail::send_copy(*core, {0, size}), detail::send_copy(*core, {0, 100})};
-  auto const same = detail::send_shared(*both.shared_core());
+  auto const same = detail::send_shared(both.shared_core());
   auto const own = [] {
     auto const json = all();
     for (auto const& one : json["sent"]) {

@@ -1,11 +1,12 @@
 #include <unimem/core/error.hpp>
 
+#include "core/container_limit.hpp"
 #include "core/sanitizers.hpp"
 #include "core/sizes.hpp"
 #include "device/container_tree.hpp"
-#include "device/cpu/container_limit.hpp"
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/machine.hpp"
+#include "device/host_memory.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -184,6 +185,22 @@ TEST_F(CpuInContainer, RefusesBeforeAnythingIsTaken) {
   EXPECT_EQ(cpu.headroom(), 424 * MiB);
   use(100 * MiB);
   EXPECT_FALSE(refusal(cpu, 700 * MiB, Location::host)) << "they have gone";
+}
+
+/// A shared file's pages are counted where they are, and not once more as the block that stands for them in a pool.
+TEST_F(CpuInContainer, CountsMemoryElsewhereOnce) {
+  detail::CpuDevice cpu{limit()};
+  auto const block = cpu.allocate(300 * MiB, Location::host);
+  auto const before = cpu.headroom();
+  EXPECT_LE(before, 724 * MiB);
+  use(300 * MiB);
+  detail::count_elsewhere(300 * MiB);
+  auto const with = cpu.headroom();
+  EXPECT_GE(with + MiB, before);
+  EXPECT_LE(with, 724 * MiB);
+  detail::count_elsewhere_no_more(300 * MiB);
+  use(0);
+  cpu.release(block, Location::host);
 }
 
 TEST_F(CpuInContainer, CountsUntouchedMemory) {

@@ -1,4 +1,4 @@
-#include "device/cpu/container_limit.hpp"
+#include "core/container_limit.hpp"
 #include "device/temporary_folder.hpp"
 #include "fuzz/target.hpp"
 

@@ -43,12 +43,6 @@ namespace {
 using Byte = std::uint8_t;
 using Bytes = std::vector<Byte>;
 
-Bytes pattern(std::size_t count, std::uint32_t seed) {
-  Bytes bytes(count);
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = pattern_byte(seed, i);
-  return bytes;
-}
-
 /// What is written by work on a device.
 void write_pattern(std::span<Byte> bytes, std::uint32_t seed) {
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern_byte(seed, i);
@@ -65,6 +59,12 @@ std::string hex(std::span<Byte const> bytes) {
 }
 
 }  // namespace
+
+Bytes pattern_of(std::size_t count, std::uint32_t seed) {
+  Bytes bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = pattern_byte(seed, i);
+  return bytes;
+}
 
 std::string told(std::span<Byte const> bytes) {
   constexpr std::size_t few = 128;
@@ -256,7 +256,7 @@ class PeerCommands::Process {
   }
   std::string put(Words& words) {
     auto window = part(words);
-    window.copy_from(pattern(window.size(), number32(words)));
+    window.copy_from(pattern_of(window.size(), number32(words)));
     return {};
   }
   std::string fill(Words& words) {
@@ -325,7 +325,7 @@ class PeerCommands::Process {
   std::string put_often(Words& words) {
     auto const times = number(words);
     auto window = part(words);
-    auto const bytes = pattern(window.size(), number32(words));
+    auto const bytes = pattern_of(window.size(), number32(words));
     for (std::size_t i = 0; i < times; ++i) window.copy_from(bytes);
     return {};
   }
@@ -339,7 +339,7 @@ class PeerCommands::Process {
     return modes == MapMode::discard ? std::string() : told(std::as_const(*held).elements());
   }
   std::string poke_pattern(Words& words) {
-    auto const bytes = pattern(at_->mapping.value().elements().size(), number32(words));
+    auto const bytes = pattern_of(at_->mapping.value().elements().size(), number32(words));
     std::ranges::copy(bytes, at_->mapping->elements().begin());
     return {};
   }
@@ -403,6 +403,16 @@ class PeerCommands::Process {
     passes = static_cast<int>(number(words));
     detail::step_watcher = [](detail::Step taken) {
       if (static_cast<int>(taken) == step.load() && --passes <= 0) ::raise(SIGKILL);
+    };
+    return {};
+  }
+  /// It is stopped where it takes that step next.
+  std::string stop_at(Words& words) {
+    static std::atomic<int> step;
+    step = static_cast<int>(number(words));
+    detail::step_watcher = [](detail::Step taken) {
+      auto wanted = static_cast<int>(taken);
+      if (step.compare_exchange_strong(wanted, -1)) ::raise(SIGSTOP);
     };
     return {};
   }
@@ -479,6 +489,7 @@ class PeerCommands::Process {
       {"exit", &Process::exit},
       {"exit_well", &Process::exit},
       {"die_at", &Process::die_at},
+      {"stop_at", &Process::stop_at},
       {"work", &Process::work},
       {"rounds", &Process::rounds},
       {"rest", &Process::rest},

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace unimem::testing {
 
@@ -33,6 +34,8 @@ class PeerCommands {
   mixed *= 0x2c1b3c6dU;
   return static_cast<std::uint8_t>(mixed >> 24U);
 }
+
+[[nodiscard]] std::vector<std::uint8_t> pattern_of(std::size_t count, std::uint32_t seed);
 
 /// How commands tell of bytes: a few as they are, in hexadecimal digits, more by a sum and their count.
 [[nodiscard]] std::string told(std::span<std::uint8_t const> bytes);

@@ -34,12 +34,6 @@ using namespace std::chrono_literals;
 using Byte = std::uint8_t;
 using Bytes = std::vector<Byte>;
 
-Bytes pattern_of(std::size_t count, std::uint32_t seed) {
-  Bytes bytes(count);
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = pattern_byte(seed, i);
-  return bytes;
-}
-
 std::atomic<bool> end_wanted{false};
 constexpr WaitWatch watch{[]() noexcept { return true; }, []() noexcept { return end_wanted.load(); }};
 

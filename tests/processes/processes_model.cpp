@@ -342,7 +342,9 @@ void ProcessesModel::run_blocked(std::size_t process, Operation const& operation
       fail(fmt::format("'{}' while another process is still at it", one.answer()));
     }
     auto const holder = holders[below(holders.size())];
-    bool const dies = holder != own && one_in(4);
+    // Of what it may still be bringing this process is asked, which cannot answer while it waits itself.
+    bool const may_die = holder != own && (process != own || !may_be_bringing(holder));
+    bool const dies = may_die && one_in(4);
     if (dies) {
       kill(holder);
     } else {
@@ -384,7 +386,12 @@ void ProcessesModel::map(std::size_t process) {
   auto const lost_before = any_lost({part});
   auto const before = contents_[part.buffer];
   run(process, made);
-  if (lost_before) contents_[part.buffer] = before;  // it is not written yet
+  // It is not written yet; but what devices were still bringing there has come.
+  for (auto i = part.range.begin; lost_before && i < part.range.end; ++i) {
+    auto& byte = contents_[part.buffer][i];
+    byte.value = before[i].value;
+    byte.lost = before[i].lost;
+  }
   one.held.push_back({mode != 0, mode == 2, part});
 }
 
@@ -444,6 +451,15 @@ bool ProcessesModel::maps_to_write(std::size_t process, std::size_t buffer, std:
   return std::ranges::any_of(processes_[process].held, [&](Held const& held) {
     return held.writes && held.part.buffer == buffer && held.part.range.contains({byte, byte + 1});
   });
+}
+
+bool ProcessesModel::may_be_bringing(std::size_t process) const {
+  for (std::size_t buffer = 0; buffer < buffers; ++buffer) {
+    for (std::size_t i = 0; i < contents_[buffer].size(); ++i) {
+      if (contents_[buffer][i].unsettled == process && !maps_to_write(process, buffer, i)) return true;
+    }
+  }
+  return false;
 }
 
 void ProcessesModel::settle_process(std::size_t process) {

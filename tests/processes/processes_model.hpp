@@ -104,6 +104,7 @@ class ProcessesModel {
   void check_that_reads_move_nothing(std::size_t process);
   void settle(std::size_t buffer);
   void settle_process(std::size_t process);
+  [[nodiscard]] bool may_be_bringing(std::size_t process) const;
   [[nodiscard]] bool maps_to_write(std::size_t process, std::size_t buffer, std::size_t byte) const;
 
   // What there must be.

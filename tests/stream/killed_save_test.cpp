@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -75,9 +76,10 @@ Word killed_while(char const* doing, std::filesystem::path const& path, std::chr
   return finished;
 }
 
+/// A hundred at most: each takes up to a second.
 int kills() {
   auto const* const told = std::getenv("UNIMEM_TEST_KILLS");
-  return told == nullptr ? 10 : std::atoi(told);
+  return told == nullptr ? 10 : std::min(std::atoi(told), 100);
 }
 
 constexpr std::size_t saved_count = 4 * MiB / sizeof(Word);

@@ -126,7 +126,7 @@ class UNIMEM_API OutOfMemory : public std::bad_alloc, public Error {
     std::size_t limit = 0;           ///< the budget that was reached, or the device's size
     std::size_t live = 0;            ///< handed out and in use
     std::size_t cached = 0;          ///< held by pools and not in use
-    std::size_t leased = 0;          ///< part of `live` that user leases pin
+    std::size_t leased = 0;          ///< part of `live` that user leases pin, or other processes share
     std::size_t largest_free = 0;    ///< largest block that could have been had without growing
     double fragmentation = 0;        ///< 1 − largest_free / total free
     std::size_t device_free = 0;     ///< what the device itself still reports as free

@@ -23,14 +23,6 @@
 
 namespace unimem::detail {
 
-namespace {
-
-std::string limit_of(ContainerLimit::Standing const& container) {
-  return fmt::format("the container's memory limit of {} ({})", format_size(container.limit), container.group.string());
-}
-
-}  // namespace
-
 CpuDevice::CpuDevice(ContainerLimit container)
     : Device(Backend::cpu, "cpu"), container_(std::move(container)), least_resident_(private_resident_bytes()) {
   info_.name = processor_name();
@@ -39,7 +31,7 @@ CpuDevice::CpuDevice(ContainerLimit container)
   info_.total_bytes = physical_memory_bytes();
   if (auto const smallest = container_.smallest(); smallest && smallest->limit < info_.total_bytes) {
     info_.total_bytes = smallest->limit;
-    info_.limited_by = limit_of(*smallest);
+    info_.limited_by = smallest->text();
   }
   info_.max_allocation = info_.total_bytes;
   info_.alignment = small_alignment;
@@ -65,12 +57,13 @@ std::size_t CpuDevice::headroom() const {
 }
 
 std::size_t CpuDevice::touched_bytes() const noexcept {
+  auto const elsewhere = bytes_elsewhere();
   auto const resident = private_resident_bytes();
-  if (resident == 0) return 0;  // the system does not say
+  if (resident == 0) return elsewhere;  // the system does not say
   auto least = least_resident_.load(std::memory_order_relaxed);
   while (resident < least && !least_resident_.compare_exchange_weak(least, resident, std::memory_order_relaxed)) {
   }
-  return resident - std::min(resident, least);
+  return resident - std::min(resident, least) + elsewhere;
 }
 
 std::optional<ContainerLimit::Standing> CpuDevice::container(std::size_t more) const {
@@ -100,7 +93,7 @@ void CpuDevice::take(std::size_t bytes, Location location) {
     facts.live = live_bytes_.load(std::memory_order_relaxed);
     auto const used = standing->used - std::min(standing->used, bytes);
     facts.largest_free = facts.device_free = standing->limit - std::min(standing->limit, used);
-    facts.reason = fmt::format("{} leaves {}", limit_of(*standing), format_size(facts.device_free));
+    facts.reason = fmt::format("{} leaves {}", standing->text(), format_size(facts.device_free));
     throw OutOfMemory(std::move(facts));
   }
   count_live(bytes, location);

@@ -2,8 +2,8 @@
 
 #include <unimem/device/device.hpp>
 
+#include "core/container_limit.hpp"
 #include "core/fork.hpp"
-#include "device/cpu/container_limit.hpp"
 #include "device/host_pages.hpp"
 
 #include <atomic>

@@ -122,6 +122,8 @@ class UNIMEM_API BufferCore final : public Resident {
   /// that was wrapped or is a device's, and while it is leased, mapped or captured, or where an address was given to be
   /// written through; OutOfMemory. Nothing has changed then.
   [[nodiscard]] std::shared_ptr<detail::SharedMemory> share();
+  /// That memory; null: no other process can have it.
+  [[nodiscard]] std::shared_ptr<detail::SharedMemory> shared_memory() const;
   /// Whether it is so already, or was asked to be.
   [[nodiscard]] bool is_shared() const;
   /// Of a buffer without data: all of its bytes are what was lost by that failure.

@@ -20,8 +20,8 @@ namespace unimem::detail {
 /// for it; else in the host's. Throws what reading the buffer and making shared memory throw.
 [[nodiscard]] UNIMEM_API BufferId send_copy(BufferCore& buffer, ByteRange range);
 
-/// The same of a buffer that other processes can have: it is the same one there.
-[[nodiscard]] UNIMEM_API BufferId send_shared(BufferCore& buffer);
+/// The same of a buffer that other processes can have: it is the same one there, and received in this process that one.
+[[nodiscard]] UNIMEM_API BufferId send_shared(std::shared_ptr<BufferCore> const& buffer);
 
 /// Takes back what was sent, if nobody has it yet: for a message that could not be made.
 UNIMEM_API void withdraw_sent(BufferId id) noexcept;

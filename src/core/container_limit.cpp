@@ -1,4 +1,8 @@
-#include "device/cpu/container_limit.hpp"
+#include "core/container_limit.hpp"
+
+#include <unimem/core/size.hpp>
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -51,6 +55,15 @@ struct ContainerLimit::Version {
 ContainerLimit::Version const ContainerLimit::first{"memory.limit_in_bytes", "memory.usage_in_bytes",
                                                     "total_inactive_file", "total_active_file"};
 ContainerLimit::Version const ContainerLimit::second{"memory.max", "memory.current", "inactive_file", "active_file"};
+
+std::string ContainerLimit::Standing::text() const {
+  return fmt::format("the container's memory limit of {} ({})", format_size(limit), group.string());
+}
+
+ContainerLimit const& ContainerLimit::of_this_process() {
+  static ContainerLimit const limit;
+  return limit;
+}
 
 ContainerLimit::ContainerLimit(fs::path const& groups, fs::path const& membership) {
   std::ifstream lines{membership};

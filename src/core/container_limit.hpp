@@ -23,12 +23,17 @@ class ContainerLimit {
     std::filesystem::path group;  ///< its directory
 
     [[nodiscard]] std::size_t room() const noexcept { return used >= limit ? 0 : limit - used; }
+    /// "the container's memory limit of 1 GiB (/sys/fs/cgroup/…)", for errors.
+    [[nodiscard]] std::string text() const;
   };
 
   /// `groups` is where the hierarchies are mounted, `membership` says which groups the process is in; others than the
   /// system's are for tests. What cannot be read there is no limit.
   explicit ContainerLimit(std::filesystem::path const& groups = "/sys/fs/cgroup",
                           std::filesystem::path const& membership = "/proc/self/cgroup");
+
+  /// That of this process, as it was when it was first asked for.
+  [[nodiscard]] static ContainerLimit const& of_this_process();
 
   /// The group with the smallest limit; nothing if none has one.
   [[nodiscard]] std::optional<Standing> smallest() const;
