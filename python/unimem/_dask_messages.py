@@ -1,0 +1,190 @@
+"""How buffers go from one of Dask's processes to another: as frames over their own memory, or, between workers of one host that have said so
+to each other, as the id of memory that both map.
+
+Dask has a receiver find the function for what arrives in a table that the receiver's own program must have filled. Whether it has is
+known of receivers that say so when they connect: workers with the plugin. To all others a buffer goes as a pickle, whose frames are the same
+memory, and which any process with the library reads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+import weakref
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from dask.base import normalize_token  # type: ignore[import-not-found,unused-ignore]
+from distributed.protocol.serialize import (  # type: ignore[import-not-found,unused-ignore]
+    dask_deserialize,
+    dask_serialize,
+    pickle_loads,
+)
+
+from . import _unimem
+from ._devices import default_device
+from ._elements import Elements
+from ._enums import BufferState, Location, Tracking
+from ._errors import Error, OutOfMemory, UnsupportedOperation
+from ._pickles import asked_of, attributes_of, give_attributes
+from ._records import Record
+from ._sharing import registry
+from ._signatures import version
+
+if TYPE_CHECKING:
+    from ._buffer import UnifiedBuffer
+
+_logger = logging.getLogger("unimem.dask")
+_TRACKING, _LOCATIONS = list(Tracking), list(Location)
+
+# Below, making memory for two processes and mapping it takes longer than sending the bytes.
+_SMALLEST_HANDED_OVER = 256 << 10
+
+# What a process says of itself when it connects, in Dask's handshake.
+HANDSHAKE = "unimem"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers(Record):
+    """What this process has sent to other workers of the host as memory and not as bytes, and what it has received so. `declined`: buffers
+    that could have gone so, and went as bytes, since their memory was in use, or there was none for a copy that others can have."""
+
+    handed_over: int = 0
+    handed_over_bytes: int = 0
+    opened: int = 0
+    opened_bytes: int = 0
+    declined: int = 0
+
+
+def token_of(buffer: Elements) -> Any:
+    """For ``dask.base.tokenize``: equal for equal contents, dtype and shape."""
+    data = None if buffer.state is BufferState.UNINITIALIZED else normalize_token(buffer.host.view(np.ndarray))
+    return ("unimem", buffer.shape, normalize_token(buffer.dtype), data)
+
+
+def identity_of_host() -> str:
+    """Equal in processes that may have each other's memory: of one boot of one machine, one user and one version of the library, which see the
+    same processes (the namespace of their numbers) and find each other (that of the network)."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        boot = file.read().strip()
+    spaces = (os.readlink(f"/proc/self/ns/{one}") for one in ("pid", "net"))
+    return " ".join((version(), boot, str(os.getuid()), *spaces))
+
+
+class Handover:
+    """The buffers of this process that other workers of the host get as memory. Each has an id from when it is first asked for until its
+    object is collected: Dask keeps it until the receiver has said that it has arrived. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # finalizers come at any time
+        self._ids: dict[int, str] = {}
+        self.counts = Transfers()
+        self.identity: str | None = None  # while this process takes part
+
+    def id_of(self, buffer: UnifiedBuffer, recipient: str) -> str | None:
+        """None: it goes as bytes."""
+        if self.identity is None or recipient != self.identity or buffer.nbytes < _SMALLEST_HANDED_OVER or not _survives(buffer):
+            return None
+        with self._lock:
+            text = self._ids.get(id(buffer))
+            if text is None:
+                try:
+                    text = registry().publish(buffer, cross_process=True)
+                except (UnsupportedOperation, OutOfMemory) as error:
+                    self._count(declined=1)
+                    _logger.info("a buffer goes to another worker as bytes: %s", error)
+                    return None
+                self._ids[id(buffer)] = text
+                weakref.finalize(buffer, self._forget, id(buffer), text).atexit = False
+            self._count(handed_over=1, handed_over_bytes=buffer.nbytes)
+            return text
+
+    def _forget(self, key: int, text: str) -> None:
+        with self._lock:
+            if self._ids.get(key) == text:
+                del self._ids[key]
+        try:
+            registry().release(text)
+        except Error:
+            pass  # somebody has released it by its id
+
+    def open(self, kind: type[UnifiedBuffer], text: str, dtype: np.dtype[Any]) -> UnifiedBuffer:
+        """The same memory, as a buffer of this process."""
+        try:
+            made = cast("UnifiedBuffer", _unimem._open(kind, text, dtype))
+        except Error as error:
+            # Dask takes it for a broken connection, and asks again: then for bytes.
+            self.identity = None
+            for end in _on_failure:
+                end()
+            message = f"memory that another worker of this host has handed over cannot be opened ({error}); from now on this worker asks for bytes"
+            _logger.warning(message)
+            raise OSError(message) from error
+        with self._lock:
+            self._count(opened=1, opened_bytes=made.nbytes)
+        return made
+
+    def _count(self, **more: int) -> None:
+        self.counts = replace(self.counts, **{name: getattr(self.counts, name) + by for name, by in more.items()})
+
+
+handover = Handover()
+_on_failure: list[Any] = []  # of the plugins of this process
+
+
+def transfers() -> Transfers:
+    """What came of it so far in this process."""
+    return handover.counts
+
+
+def _survives(buffer: UnifiedBuffer) -> bool:
+    """Whether what is opened by an id is what was sent: it has the usual options, but for its priority."""
+    device, tracking, pinned, strict, _, location, *_ = asked_of(buffer)
+    usual = _TRACKING[tracking] is Tracking.ACCESS and not pinned and not strict and _LOCATIONS[location] in (Location.DEVICE, Location.HOST)
+    return usual and device in (None, default_device().id) and buffer.state is not BufferState.UNINITIALIZED
+
+
+def _to_frames(value: Elements, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+    recipient = None if context is None else (context.get("recipient") or {}).get(HANDSHAKE)
+    if context is not None and recipient is None:
+        raise NotImplementedError  # the next family is pickle
+    from ._buffer import UnifiedBuffer
+
+    if isinstance(value, UnifiedBuffer) and type(value).__reduce__ is Elements.__reduce__ and recipient is not None:
+        text = handover.id_of(value, recipient)
+        if text is not None:
+            head, _ = _pickled((type(value), value.dtype, value.priority, attributes_of(value)))
+            return {"id": text}, [head]
+    head, frames = _pickled(value)
+    return {"writeable": tuple(not one.readonly for one in frames)}, [head, *frames]
+
+
+def _pickled(value: object) -> tuple[bytes, list[memoryview]]:
+    """By value where the receiver has no such module, as Dask pickles."""
+    import cloudpickle  # type: ignore[import-not-found,unused-ignore]
+
+    frames: list[pickle.PickleBuffer] = []
+    try:
+        head = pickle.dumps(value, 5, buffer_callback=frames.append)
+    except Exception:
+        head = b"__main__"
+    if b"__main__" in head:
+        frames.clear()
+        head = cloudpickle.dumps(value, 5, buffer_callback=frames.append)
+    return head, [memoryview(one) for one in frames]
+
+
+def _from_frames(header: dict[str, Any], frames: list[Any]) -> Any:
+    if "id" not in header:
+        return pickle_loads(header, frames)
+    kind, dtype, priority, attributes = pickle.loads(frames[0])
+    made = handover.open(kind, header["id"], dtype)
+    made.priority = priority
+    return give_attributes(made, attributes)
+
+
+def register_messages() -> None:
+    dask_serialize.register(Elements, _to_frames)
+    dask_deserialize.register(Elements, _from_frames)
