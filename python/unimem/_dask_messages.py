@@ -27,7 +27,7 @@ from . import _unimem
 from ._devices import default_device
 from ._elements import Elements
 from ._enums import BufferState, Location, Tracking
-from ._errors import Error, OutOfMemory, UnsupportedOperation
+from ._errors import Error
 from ._pickles import asked_of, attributes_of, give_attributes
 from ._records import Record
 from ._sharing import registry
@@ -40,7 +40,7 @@ _logger = logging.getLogger("unimem.dask")
 _TRACKING, _LOCATIONS = list(Tracking), list(Location)
 
 # Below, making memory for two processes and mapping it takes longer than sending the bytes.
-_SMALLEST_HANDED_OVER = 256 << 10
+SMALLEST_HANDED_OVER = 256 << 10
 
 # What a process says of itself when it connects, in Dask's handshake.
 HANDSHAKE = "unimem"
@@ -49,7 +49,7 @@ HANDSHAKE = "unimem"
 @dataclass(frozen=True, slots=True)
 class Transfers(Record):
     """What this process has sent to other workers of the host as memory and not as bytes, and what it has received so. `declined`: buffers
-    that could have gone so, and went as bytes, since their memory was in use, or there was none for a copy that others can have."""
+    as large that went as bytes, since they were not made in memory that others can have, or with options that would not arrive."""
 
     handed_over: int = 0
     handed_over_bytes: int = 0
@@ -73,6 +73,10 @@ def identity_of_host() -> str:
     return " ".join((version(), boot, str(os.getuid()), *spaces))
 
 
+class Unreachable(EOFError):
+    """Dask takes it for a connection that has broken in the middle of a message: it closes that, and asks again, by a new one."""
+
+
 class Handover:
     """The buffers of this process that other workers of the host get as memory. Each has an id from when it is first asked for until its
     object is collected: Dask keeps it until the receiver has said that it has arrived. Thread-safe."""
@@ -85,16 +89,20 @@ class Handover:
 
     def id_of(self, buffer: UnifiedBuffer, recipient: str) -> str | None:
         """None: it goes as bytes."""
-        if self.identity is None or recipient != self.identity or buffer.nbytes < _SMALLEST_HANDED_OVER or not _survives(buffer):
+        if self.identity is None or recipient != self.identity or buffer.nbytes < SMALLEST_HANDED_OVER:
             return None
         with self._lock:
+            # One that was made otherwise would be copied to such memory first, which takes longer than Dask's way.
+            if not buffer._is_shared or not _survives(buffer):
+                self._count(declined=1)
+                return None
             text = self._ids.get(id(buffer))
             if text is None:
                 try:
                     text = registry().publish(buffer, cross_process=True)
-                except (UnsupportedOperation, OutOfMemory) as error:
+                except Error as error:
                     self._count(declined=1)
-                    _logger.info("a buffer goes to another worker as bytes: %s", error)
+                    _logger.warning("a buffer goes to another worker of this host as bytes: %s", error)
                     return None
                 self._ids[id(buffer)] = text
                 weakref.finalize(buffer, self._forget, id(buffer), text).atexit = False
@@ -115,13 +123,12 @@ class Handover:
         try:
             made = cast("UnifiedBuffer", _unimem._open(kind, text, dtype))
         except Error as error:
-            # Dask takes it for a broken connection, and asks again: then for bytes.
             self.identity = None
             for end in _on_failure:
                 end()
             message = f"memory that another worker of this host has handed over cannot be opened ({error}); from now on this worker asks for bytes"
             _logger.warning(message)
-            raise OSError(message) from error
+            raise Unreachable(message) from error
         with self._lock:
             self._count(opened=1, opened_bytes=made.nbytes)
         return made

@@ -6,12 +6,14 @@ import gc
 import logging
 import sys
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin  # type: ignore[import-not-found,unused-ignore]
 
 from . import _dask_messages as messages
 from ._arguments import flag_of
+from ._buffer import share_from
 from ._dask_limits import checked_limits, set_limits
 from ._dask_storage import Storage, buffers_in
 from ._manager import MemoryManager, default_manager
@@ -41,7 +43,25 @@ def figures(manager: MemoryManager) -> dict[str, Any]:
     }
 
 
-_METRICS = ("host", "device", "moved", "spilled", "restored", "spill_file", "handed_over", "opened")
+FIGURES = tuple(
+    f"unimem_{one}bytes" for one in ("host_", "device_", "moved_", "spilled_", "restored_", "spill_file_", "handed_over_", "opened_", "")
+)
+
+
+class _Seen:
+    """Dask asks for each figure by itself: one look serves those of one heartbeat."""
+
+    def __init__(self, manager: MemoryManager) -> None:
+        self._manager = manager
+        self._figures: dict[str, Any] = {}
+        self._until = 0.0
+
+    def figure(self, name: str) -> Any:
+        now = monotonic()
+        if now >= self._until:
+            self._figures = figures(self._manager)
+            self._until = now + 0.05
+        return self._figures[name]
 
 
 class MemoryPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
@@ -51,8 +71,9 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
 
     `limits`: of all host memory ("host"), of the default device where that has memory of its own ("device"), and of devices by their ids. They
     hold for each worker. InvalidArgument here for what is no size; at the worker NotFound for a device that it does not have and
-    InvalidArgument for less than is in use: no limit has changed then. `shared`: workers of one host hand buffers of 256 KiB and more over as
-    memory that both map, instead of bytes; what is handed over must not be written to any more, by Dask's own rules, and is not spilled as long as anyone has it. `report_leaks`:
+    InvalidArgument for less than is in use: no limit has changed then. `shared`: buffers of 256 KiB and more that the worker makes stand in
+    memory that other processes can map (``UnifiedBuffer(shared=True)``), and workers of one host hand that over instead of bytes. Such memory is
+    taken anew for each buffer and is not spilled, and as by Dask's own rules what a task has returned is not written to any more. `report_leaks`:
     when the worker closes, buffers that are alive and not among its results are named in a warning to the logger "unimem.dask".
 
     The worker's metrics have ``unimem_host_bytes`` and more (docs/dask.md), which the dashboard shows."""
@@ -72,26 +93,16 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
         set_limits(manager, self.limits)
         if isinstance(worker.data, Storage):
             worker.data.bound_others(worker.memory_manager)
-        last: dict[str, Any] = {}
-
-        def metric(name: str) -> Any:
-            def of(_: Any) -> Any:
-                if name == _METRICS[0]:  # the first that is asked for: one look serves all
-                    last.update(figures(manager))
-                return last[f"unimem_{name}_bytes"]
-
-            return of
-
-        for name in _METRICS:
-            worker.metrics[f"unimem_{name}_bytes"] = metric(name)
-        worker.metrics["unimem_bytes"] = lambda _: last["unimem_bytes"]
+        seen = _Seen(manager)
+        for name in FIGURES:
+            worker.metrics[name] = lambda _, name=name: seen.figure(name)
         if self.shared:
             _take_part(worker)
 
     def teardown(self, worker: Any) -> None:
         """For Dask."""
-        for name in [one for one in worker.metrics if one.startswith("unimem_")]:
-            del worker.metrics[name]
+        for name in FIGURES:
+            worker.metrics.pop(name, None)
         if self.shared:
             _end_taking_part(worker)
         if self.report_leaks:
@@ -101,6 +112,7 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
 def _take_part(worker: Any) -> None:
     """Says to each worker that this one gets data from where it is. Dask passes what is said at the handshake to who serializes."""
     messages.handover.identity = identity = messages.identity_of_host()
+    share_from(messages.SMALLEST_HANDED_OVER)
     said = {**(worker.rpc.connection_args.get("handshake_overrides") or {}), messages.HANDSHAKE: identity}
     worker.rpc.connection_args = {**worker.rpc.connection_args, "handshake_overrides": said}
     worker._unimem_ends = lambda: _end_taking_part(worker)
@@ -108,6 +120,7 @@ def _take_part(worker: Any) -> None:
 
 
 def _end_taking_part(worker: Any) -> None:
+    share_from(None)
     said = {**(worker.rpc.connection_args.get("handshake_overrides") or {})}
     said.pop(messages.HANDSHAKE, None)
     worker.rpc.connection_args = {**worker.rpc.connection_args, "handshake_overrides": said}
