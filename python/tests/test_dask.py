@@ -68,8 +68,9 @@ def lie_in(buffer, frames):
 def test_frames_are_the_memory(with_dask, discrete, moved, context):
     from distributed.protocol import deserialize, serialize
 
-    buffer = synced(discrete, VALUES, name="table")
-    buffer.priority = 4
+    buffer = UnifiedBuffer(VALUES.shape, VALUES.dtype, device=discrete, name="table", priority=4)
+    buffer.host[...] = VALUES
+    buffer.sync_to_device()
     count, before = moved(buffer), unimem.default_manager().statistics.total_allocations
     header, frames = serialize(buffer, context=context)
     # The table of functions that the other family needs is filled where somebody says so alone.
@@ -102,14 +103,10 @@ class Reduces(UnifiedBuffer):
 def test_subclasses(with_dask, sim):
     from distributed.protocol import deserialize, serialize
 
-    class Local(Named):
-        pass
-
-    for kind in (Named, Local):
-        buffer = kind(100, np.int32, device=sim)
-        buffer.host[:], buffer.label = 3, "mine"
-        other = deserialize(*serialize(buffer))
-        assert (type(other).__name__, other.label, int(other.host.sum())) == (kind.__name__, "mine", 300)
+    buffer = Named(100, np.int32, device=sim, name="of __main__")
+    buffer.host[:], buffer.label = 3, "mine"
+    other = deserialize(*serialize(buffer))
+    assert (type(other), other.label, other.name, int(other.host.sum())) == (Named, "mine", "of __main__", 300)
     assert deserialize(*serialize(Reduces(3, device=sim))) == "its own"
 
 
