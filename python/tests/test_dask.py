@@ -252,3 +252,11 @@ def run_program(case, tmp_path):
 @pytest.mark.parametrize("case", ["graphs", "without", "killed", "shared", "four_times", "others", "too_small", "leaks"])
 def test_a_cluster(case, tmp_path):
     run_program(case, tmp_path)
+
+
+def test_the_guide_runs_as_written(tmp_path):
+    (block,) = re.findall(r"```python\n(.*?)```", (PROGRAM.parents[2] / "docs/dask.md").read_text(encoding="utf-8"), re.DOTALL)
+    program = tmp_path / "guide.py"
+    program.write_text(block, encoding="utf-8")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
+    assert done.returncode == 0 and re.fullmatch(r"\[(\d+|None), (\d+|None)\]\n", done.stdout), done.stderr
