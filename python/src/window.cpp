@@ -125,10 +125,10 @@ nb::object Window::host() {
 }
 
 nb::object Window::host_leased(std::shared_ptr<BufferCore> core, DeviceLease lease) {
+  bool const goes_with_its_user = !whole_ || may_be_spilled(*core);
   auto hold = std::make_unique<HostHold>(std::move(core), std::move(lease), range());
   auto* const held = hold->begin();
   if (host_.is_valid() && held == host_begin_ && is_untouched(host_, held, shape_, dtype_)) return host_;
-  bool const goes_with_its_user = !whole_ || may_be_spilled(*core_);
   auto array = make_host_array(std::move(hold), shape_, dtype_);
   if (goes_with_its_user) return array;
   drop_host();

@@ -202,6 +202,18 @@ def shared():
         assert client.submit(summed, distant, workers=[other]).result() == 9 * COUNT
         assert client.run(told, workers=[one])[one].handed_over == 1
 
+        # The memory outlives who made it.
+        client.run(says, here, workers=[other])
+        source = client.submit(made, 8, workers=[one])
+        kept = client.submit(lambda buffer: buffer, source, workers=[other])
+        wait(kept)
+        assert client.run(told, workers=[one])[one].handed_over == 2
+        os.kill(client.run(os.getpid, workers=[one])[one], signal.SIGKILL)
+        until(lambda: one not in client.scheduler_info()["workers"], "it is missed")
+        assert client.submit(summed, kept, workers=[other]).result() == 8 * COUNT
+        until(lambda: len(client.scheduler_info()["workers"]) == 2, "another takes its place")
+        (one,) = set(client.scheduler_info()["workers"]) - {other}
+
         # A receiver that cannot open it asks for bytes.
         def break_open(dask_worker):
             from unimem import _unimem
@@ -211,12 +223,11 @@ def shared():
 
             _unimem._open = fails
 
-        client.run(says, here, workers=[other])
         client.run(break_open, workers=[other])
         refused = client.submit(made, 11, workers=[one])
         assert client.submit(summed, refused, workers=[other]).result(timeout=30) == 11 * COUNT
         counts = client.run(told)
-        assert counts[one].handed_over == 2 and counts[other].opened == 1, counts
+        assert counts[one].handed_over == 1 and counts[other].opened == 2, counts
 
     clustered(case, unimem.dask.MemoryPlugin(shared=True))
 

@@ -91,10 +91,11 @@ class UnifiedBuffer(Elements):
         shared: bool | None = None,
     ) -> None:
         extents, element = shape_of(shape), dtype_of(dtype)
-        if shared is None:
-            for_others = _shared_from_bytes is not None and prod(extents) * element.itemsize >= _shared_from_bytes
-        else:
+        if shared is not None:
             for_others = flag_of("shared", shared)
+        else:
+            large = _shared_from_bytes is not None and prod(extents) * element.itemsize >= _shared_from_bytes
+            for_others = large and not pinned and tracking is Tracking.ACCESS and location is not Location.UNIFIED
         super().__init__(
             extents, element, native(manager), chosen(device), number_in(Location, "location", location),
             number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned) | for_others << 1,

@@ -12,8 +12,9 @@ import os
 import pickle
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from dask.base import normalize_token  # type: ignore[import-not-found,unused-ignore]
@@ -24,6 +25,7 @@ from distributed.protocol.serialize import (  # type: ignore[import-not-found,un
 )
 
 from . import _unimem
+from ._buffer import UnifiedBuffer, share_from
 from ._devices import default_device
 from ._elements import Elements
 from ._enums import BufferState, Location, Tracking
@@ -32,9 +34,6 @@ from ._pickles import asked_of, attributes_of, give_attributes
 from ._records import Record
 from ._sharing import registry
 from ._signatures import version
-
-if TYPE_CHECKING:
-    from ._buffer import UnifiedBuffer
 
 _logger = logging.getLogger("unimem.dask")
 _TRACKING, _LOCATIONS = list(Tracking), list(Location)
@@ -85,7 +84,26 @@ class Handover:
         self._lock = threading.RLock()  # finalizers come at any time
         self._ids: dict[int, str] = {}
         self.counts = Transfers()
-        self.identity: str | None = None  # while this process takes part
+        self.identity: str | None = None  # while a worker of this process takes part
+        self._workers: dict[int, Callable[[], None]] = {}
+
+    def begin(self, worker: int, withdraw: Callable[[], None]) -> str:
+        """A worker takes part from now on, and says the result to others. `withdraw`: it says so no more."""
+        with self._lock:
+            self.identity = identity = identity_of_host()
+            self._workers[worker] = withdraw
+            share_from(SMALLEST_HANDED_OVER)
+            return identity
+
+    def end(self, worker: int) -> None:
+        """Idempotent."""
+        with self._lock:
+            withdraw = self._workers.pop(worker, None)
+            if not self._workers:
+                self.identity = None
+                share_from(None)
+        if withdraw is not None:
+            withdraw()
 
     def id_of(self, buffer: UnifiedBuffer, recipient: str) -> str | None:
         """None: it goes as bytes."""
@@ -99,6 +117,7 @@ class Handover:
             text = self._ids.get(id(buffer))
             if text is None:
                 try:
+                    buffer.sync_to_host()  # what a device has newer
                     text = registry().publish(buffer, cross_process=True)
                 except Error as error:
                     self._count(declined=1)
@@ -121,11 +140,10 @@ class Handover:
     def open(self, kind: type[UnifiedBuffer], text: str, dtype: np.dtype[Any]) -> UnifiedBuffer:
         """The same memory, as a buffer of this process."""
         try:
-            made = cast("UnifiedBuffer", _unimem._open(kind, text, dtype))
+            made = cast(UnifiedBuffer, _unimem._open(kind, text, dtype))
         except Error as error:
-            self.identity = None
-            for end in _on_failure:
-                end()
+            for worker in list(self._workers):
+                self.end(worker)
             message = f"memory that another worker of this host has handed over cannot be opened ({error}); from now on this worker asks for bytes"
             _logger.warning(message)
             raise Unreachable(message) from error
@@ -138,7 +156,6 @@ class Handover:
 
 
 handover = Handover()
-_on_failure: list[Any] = []  # of the plugins of this process
 
 
 def transfers() -> Transfers:
@@ -157,8 +174,6 @@ def _to_frames(value: Elements, context: dict[str, Any] | None = None) -> tuple[
     recipient = None if context is None else (context.get("recipient") or {}).get(HANDSHAKE)
     if context is not None and recipient is None:
         raise NotImplementedError  # the next family is pickle
-    from ._buffer import UnifiedBuffer
-
     if isinstance(value, UnifiedBuffer) and type(value).__reduce__ is Elements.__reduce__ and recipient is not None:
         text = handover.id_of(value, recipient)
         if text is not None:

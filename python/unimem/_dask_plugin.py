@@ -13,7 +13,6 @@ from distributed.diagnostics.plugin import WorkerPlugin  # type: ignore[import-n
 
 from . import _dask_messages as messages
 from ._arguments import flag_of
-from ._buffer import share_from
 from ._dask_limits import checked_limits, set_limits
 from ._dask_storage import Storage, buffers_in
 from ._manager import MemoryManager, default_manager
@@ -104,28 +103,21 @@ class MemoryPlugin(WorkerPlugin):  # type: ignore[misc,unused-ignore]
         for name in FIGURES:
             worker.metrics.pop(name, None)
         if self.shared:
-            _end_taking_part(worker)
+            messages.handover.end(id(worker))
         if self.report_leaks:
             _report_leaks(default_manager())
 
 
 def _take_part(worker: Any) -> None:
-    """Says to each worker that this one gets data from where it is. Dask passes what is said at the handshake to who serializes."""
-    messages.handover.identity = identity = messages.identity_of_host()
-    share_from(messages.SMALLEST_HANDED_OVER)
-    said = {**(worker.rpc.connection_args.get("handshake_overrides") or {}), messages.HANDSHAKE: identity}
-    worker.rpc.connection_args = {**worker.rpc.connection_args, "handshake_overrides": said}
-    worker._unimem_ends = lambda: _end_taking_part(worker)
-    messages._on_failure.append(worker._unimem_ends)
+    """Says to each worker that it asks for data where it is. Dask passes what is said at the handshake to who serializes."""
 
+    def say(**more: str) -> None:
+        said = {**(worker.rpc.connection_args.get("handshake_overrides") or {}), **more}
+        if not more:
+            said.pop(messages.HANDSHAKE, None)
+        worker.rpc.connection_args = {**worker.rpc.connection_args, "handshake_overrides": said}
 
-def _end_taking_part(worker: Any) -> None:
-    share_from(None)
-    said = {**(worker.rpc.connection_args.get("handshake_overrides") or {})}
-    said.pop(messages.HANDSHAKE, None)
-    worker.rpc.connection_args = {**worker.rpc.connection_args, "handshake_overrides": said}
-    if worker._unimem_ends in messages._on_failure:
-        messages._on_failure.remove(worker._unimem_ends)
+    say(**{messages.HANDSHAKE: messages.handover.begin(id(worker), say)})
 
 
 def _in_memory(data: Any) -> list[Any]:
