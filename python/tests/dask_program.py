@@ -178,12 +178,17 @@ def shared():
         counts = client.run(told)
         assert (counts[one].handed_over, counts[one].handed_over_bytes, counts[one].declined) == (1, COUNT, 0), counts
         assert (counts[other].opened, counts[other].opened_bytes) == (1, COUNT), counts
-        (listed,) = [entry for entry in unimem.shared_on_this_host().buffers if entry.nbytes == COUNT]
-        assert len(listed.holders) == 2, listed
+        pids = set(client.run(os.getpid).values())
+
+        def held():
+            """By these workers: other programs of this user may be at work."""
+            return [{one.pid for one in entry.holders} for entry in unimem.shared_on_this_host().buffers if not pids.isdisjoint(one.pid for one in entry.holders)]
+
+        assert held() == [pids]
         client.cancel([source, small, arrived])
         del source, small, arrived
         until(lambda: not any(client.run(lambda: len(unimem.registry())).values()), "an id ends with the result that it names")
-        until(lambda: not unimem.shared_on_this_host().buffers, "and the memory with its last holder")
+        until(lambda: not held(), "and the memory with its last holder")
 
         # A buffer that was made otherwise, and a receiver that is elsewhere: bytes.
         apart = client.submit(lambda: UnifiedBuffer(COUNT, np.uint8, device="cpu", shared=False).fill(5), workers=[one])
@@ -245,6 +250,10 @@ def memory_told(dask_worker):
     }  # fmt: skip
 
 
+def most_on_device():
+    return max(one.pool.peak_reserved_bytes for one in unimem.default_manager().statistics.pools if one.device.startswith("sim"))
+
+
 def four_times():
     """Sixteen MiB each, and 128 of data."""
     import unimem.dask
@@ -289,8 +298,8 @@ def four_times():
 
         results = client.map(on_device, range(16), workers=[workers[0]])
         wait(results)
-        seen = client.run(lambda: {one.device: one.pool.peak_reserved_bytes for one in unimem.default_manager().statistics.pools if one.location.value != "host"}, workers=[workers[0]])
-        assert max(seen[workers[0]].values()) <= 8 * MIB, seen
+        most = client.run(most_on_device, workers=workers[:1])[workers[0]]
+        assert 0 < most <= 8 * MIB, most
         totals = client.map(lambda result: summed(*result[0]) + int(result[1].sum(dtype=np.int64)), results, workers=[workers[0]])
         assert sum(client.gather(totals)) == sum(3 * number + 1 for number in range(16)) * chunk
 

@@ -69,7 +69,8 @@ class UnifiedBuffer(Elements):
     Nothing is allocated before the first access, or `allocate()`. `device`: where `.device` is, by itself or by its id; by
     default `default_device()`. `pinned`: page-lock the host side (whether it worked: `is_pinned`). `strict`: every access before
     `allocate()` raises BufferNotAllocated (for all buffers with UNIMEM_STRICT=1). `shared`: its host memory is made so that other
-    processes can have it, too (`BufferRegistry.publish` with `cross_process` copies nothing then); by default it is not, but in a worker of Dask's that says so (`unimem.dask.MemoryPlugin`). Raises InvalidArgument for negative or too large
+    processes can have it, too (`BufferRegistry.publish` with `cross_process` copies nothing then); by default it is not, but in a worker of Dask's that says so
+    (`unimem.dask.MemoryPlugin`). Raises InvalidArgument for negative or too large
     shapes and for dtypes that are no plain bytes.
     """
 
