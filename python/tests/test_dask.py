@@ -161,6 +161,24 @@ def test_all_limits_or_none(with_dask, sim):
     del buffer
 
 
+def test_figures(with_dask, sim, tmp_path):
+    from unimem._dask_plugin import FIGURES, figures
+
+    manager = MemoryManager(spill_directory=tmp_path)
+    buffer = UnifiedBuffer(1 << 20, np.uint8, device=sim, manager=manager)
+    buffer.host[:] = 1
+    buffer.sync_to_device()
+    buffer.fill(2)
+    assert (buffer.to_numpy() == 2).all() and buffer.statistics.device_to_host_bytes == 1 << 20
+    other = UnifiedBuffer(1 << 20, np.uint8, device="cpu", manager=manager).fill(3)
+    assert other._spill() == 1 << 20
+    seen = figures(manager)
+    assert set(seen) == set(FIGURES) and all(isinstance(seen[name], int) for name in FIGURES if name != "unimem_bytes")
+    mib = {name: seen[f"unimem_{name}_bytes"] >> 20 for name in ("host", "device", "moved", "spilled", "restored", "spill_file")}
+    assert mib == {"host": 1, "device": 1, "moved": 2, "spilled": 1, "restored": 0, "spill_file": 1}
+    assert seen["unimem_bytes"][f"{sim.id} device"] == seen["unimem_device_bytes"]
+
+
 # Storage
 
 
