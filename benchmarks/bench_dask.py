@@ -119,12 +119,12 @@ def dasks_own(dask_worker) -> float:
     return dask_worker.data.cumulative_metrics["disk-write", "bytes"]
 
 
-def graphs(rounds: int) -> None:
+def graphs(rounds: int, size: int, count: int) -> None:
     import dask
     import unimem.dask
 
-    limit, size, count = 64 * MIB, 4 * MIB, 128
-    print(f"a graph of {count} chunks of 4 MiB, made and then summed, with {limit // MIB} MiB for each of two workers: four times their memory")
+    limit = count * size // 8
+    print(f"a graph of {count} chunks of {size // MIB} MiB, made and then summed, with {limit // MIB} MiB for each of two workers: four times their memory")
     # Dask begins to spill at a fraction of a worker's limit; what it watches besides, the process's memory, is not in question here.
     off = {f"distributed.worker.memory.{one}": False for one in ("spill", "pause", "terminate")}
     ours, theirs, ratios = [], [], []
@@ -154,7 +154,8 @@ def main() -> None:
     print(f"unimem {unimem.__version__}, distributed {distributed.__version__}, NumPy {np.__version__}")
     gc.collect()
     results(5 if given.quick else 21)
-    graphs(2 if given.quick else 5)
+    for size, count in ((4 * MIB, 128), (16 * MIB, 32)):
+        graphs(2 if given.quick else 5, size, count)
 
 
 if __name__ == "__main__":
