@@ -1,6 +1,8 @@
 """The mean and the standard deviation of each column of a table that is four times what the workers may have in memory, on Dask. The first pass makes the
 table, some rows at a time, and the second needs all of it again: what had no room went to files, and comes back. Needs dask and distributed."""
 
+import logging
+
 import numpy as np
 from distributed import Client, LocalCluster, wait
 
@@ -39,7 +41,7 @@ def memory():
 
 
 def main():
-    options = {"host": "127.0.0.1", "dashboard_address": ":0"}
+    options = {"host": "127.0.0.1", "dashboard_address": ":0", "silence_logs": logging.CRITICAL}  # what Dask says of connections when a cluster ends
     with LocalCluster(n_workers=2, threads_per_worker=1, data=unimem.dask.storage, **options) as cluster, Client(cluster) as client:
         client.register_plugin(unimem.dask.MemoryPlugin(limits={"host": LIMIT}))
         parts = client.map(made, range(PARTS))
