@@ -52,6 +52,7 @@ void bind_managers(nb::module_& m) {
   bind_pool(m);
   nb::class_<MemoryManager> manager(m, "_MemoryManager", "Memory of every device and location, with limits.");
   manager.def_prop_ro("_id", [](MemoryManager const& self) { return reinterpret_cast<std::uintptr_t>(&self); })
+      .def_prop_ro("_spills", [](MemoryManager& self) { return self.spill_files() != nullptr; })
       .def("_available",
            [](MemoryManager& self, Device& on) { return unlocked([&] { return self.available_memory(on); }); })
       .def("_total", [](MemoryManager& self, Device& on) { return unlocked([&] { return self.total_memory(on); }); })

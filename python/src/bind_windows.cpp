@@ -1,11 +1,15 @@
 #include <unimem/buffer/map_mode.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/unique_ptr.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <utility>
 
 #include "bindings.hpp"
@@ -345,6 +349,26 @@ void bind_elements(nb::class_<Window>& window) {
       });
 }
 
+constexpr std::array locations_of_host{Location::host, Location::pinned};
+
+std::size_t spill(Window& window) {
+  window.drop_host();
+  return with_core(window, [](BufferCore& core) {
+    std::size_t given = 0;
+    for (auto const location : locations_of_host) given += core.evict({&device("cpu"), location}, {});
+    return given;
+  });
+}
+
+bool may_spill(Window const& window) {
+  return with_core(window, [](BufferCore& core) {
+    if (core.manager().spill_files() == nullptr || core.is_from_file() || core.is_shared()) return false;
+    return std::ranges::all_of(locations_of_host, [&](Location location) {
+      return core.evictable({&device("cpu"), location}, {}).leased == 0;
+    });
+  });
+}
+
 /// What only whole buffers have: unimem.UnifiedBuffer gives them public names.
 void bind_whole(nb::class_<Window>& window) {
   window
@@ -386,6 +410,13 @@ void bind_whole(nb::class_<Window>& window) {
           },
           "Gives the host copy back, after saving to the device what only it holds.\n\n"
           "InvalidArgument while an array over it lives.")
+      .def("_spill", &spill,
+           "Moves the host memory to a file, or lets go of it where a device has all of it, as an eviction does; the "
+           "bytes given back. 0 where it may not go, or is used just now.")
+      .def_prop_ro(
+          "_number", [](Window const& self) { return self.live()->id(); }, "As in `LiveAllocation.buffer`.")
+      .def_prop_ro("_may_spill", &may_spill,
+                   "Whether it may go there: of a manager that spills, and of memory that nobody has the address of.")
       .def(
           "_discard", [](Window& self) { with_core(self, [](BufferCore& core) { core.discard(); }); },
           "Forgets the data without saving it; the storage stays.")

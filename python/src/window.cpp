@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
+#include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/stl/unique_ptr.h>
 
@@ -43,6 +44,12 @@ bool is_untouched(nb::handle host, std::byte* begin, std::vector<std::size_t> co
   if (!here || !same_elements || !PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_WRITEABLE)) return false;
   return std::equal(shape.begin(), shape.end(), PyArray_DIMS(array),
                     [](std::size_t a, npy_intp b) { return a == static_cast<std::size_t>(b); });
+}
+
+/// Whether its host memory may go to a file, once no array shows it: then nothing of this library's keeps one, and no
+/// address is given away but under an array's lease.
+bool may_be_spilled(BufferCore const& core) {
+  return core.manager().spill_files() != nullptr && !core.is_from_file();
 }
 
 }  // namespace
@@ -107,6 +114,7 @@ nb::object Window::host() {
     auto* const data = hold->begin();
     return make_plain_array(data, shape_, dtype_, false, nb::cast(std::move(hold)));
   }
+  if (may_be_spilled(*core)) return host_leased(core, unlocked([&] { return core->hold_host(whole); }));
   auto* const begin = unlocked([&] {
     auto* const address = static_cast<std::byte*>(core->host(whole, Intent::read, false));
     return address == nullptr ? nullptr : address + whole.begin;
@@ -117,11 +125,12 @@ nb::object Window::host() {
 }
 
 nb::object Window::host_leased(std::shared_ptr<BufferCore> core, DeviceLease lease) {
+  bool const goes_with_its_user = !whole_ || may_be_spilled(*core);
   auto hold = std::make_unique<HostHold>(std::move(core), std::move(lease), range());
   auto* const held = hold->begin();
   if (host_.is_valid() && held == host_begin_ && is_untouched(host_, held, shape_, dtype_)) return host_;
   auto array = make_host_array(std::move(hold), shape_, dtype_);
-  if (!whole_) return array;
+  if (goes_with_its_user) return array;
   drop_host();
   host_ = array;
   host_begin_ = held;

@@ -107,7 +107,7 @@ def test_dask_serializes_without_copies(discrete):
     buffer = synced(discrete, LARGE, name="table")
     before = blocks()
     header, frames = protocol.serialize(buffer)
-    assert header["serializer"] == "pickle" and lie_in(buffer, frames) and blocks() == before
+    assert header["serializer"] in ("pickle", "dask") and lie_in(buffer, frames) and blocks() == before  # the latter once unimem.dask was imported
     _, of_a_slice = protocol.serialize(buffer.slice(0, 100))
     assert sum(memoryview(one).nbytes for one in of_a_slice) < 800 + 1000
     arrived = [bytearray(one) for one in frames]

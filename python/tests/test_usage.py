@@ -456,6 +456,32 @@ def test_host_memory_is_spilled_and_restored(discrete, tmp_path):
         MemoryManager(spill_directory=tmp_path / "nowhere")
 
 
+def test_what_an_array_shows_is_spilled_when_it_is_gone(discrete, tmp_path):
+    manager = MemoryManager(spill_directory=tmp_path)
+    manager.set_limit("cpu", 2 << 20, location=Location.HOST)
+    buffers = [UnifiedBuffer(1 << 20, np.uint8, device=discrete, manager=manager) for _ in range(4)]
+    for number, buffer in enumerate(buffers):
+        buffer.host[:] = number
+        buffer.host[100] = 9
+    assert manager.statistics.spilled_bytes == 2 << 20
+    shown = buffers[0].host
+    view = shown[50:200].view(np.ndarray)
+    del shown
+    for number, buffer in enumerate(buffers):
+        array = buffer.host
+        assert (array[99], array[100], array[-1]) == (number, 9, number)
+        del array
+    assert view[50] == 9 and view[0] == 0
+    # On the cpu its memory is the host's.
+    here = UnifiedBuffer(1 << 20, np.uint8, device="cpu", manager=manager)
+    here.device[:] = 5
+    here.mark_device_dirty()
+    del view
+    before = manager.statistics.host_reclaims
+    assert sum(int(buffer.host[7]) for buffer in buffers) == 6 and manager.statistics.host_reclaims > before
+    assert (here.to_numpy() == 5).all()
+
+
 def test_equal_options_are_the_same_sim():
     one = unimem.device("sim:memory=3MiB,latency=1us")
     assert unimem.device("sim:latency=1000ns,memory=3072KiB,peer=1") == one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import wraps
+from math import prod
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
     from ._manager_records import PlacementDecision
 
 _ADVICE = list(Advice)
+
+# From how many bytes on buffers are shared that say nothing of it; None: none are.
+_shared_from_bytes: int | None = None
+
+
+def share_from(bytes: int | None) -> None:
+    """For who decides for a whole process."""
+    global _shared_from_bytes
+    _shared_from_bytes = bytes
+
 
 # DLPack's numbers. The host reaches pinned and managed memory, too.
 _HOST_KINDS = (1, 3, 11, 13)
@@ -58,7 +69,8 @@ class UnifiedBuffer(Elements):
     Nothing is allocated before the first access, or `allocate()`. `device`: where `.device` is, by itself or by its id; by
     default `default_device()`. `pinned`: page-lock the host side (whether it worked: `is_pinned`). `strict`: every access before
     `allocate()` raises BufferNotAllocated (for all buffers with UNIMEM_STRICT=1). `shared`: its host memory is made so that other
-    processes can have it, too (`BufferRegistry.publish` with `cross_process` copies nothing then). Raises InvalidArgument for negative or too large
+    processes can have it, too (`BufferRegistry.publish` with `cross_process` copies nothing then); by default it is not, but in a worker of Dask's that says so
+    (`unimem.dask.MemoryPlugin`). Raises InvalidArgument for negative or too large
     shapes and for dtypes that are no plain bytes.
     """
 
@@ -77,11 +89,17 @@ class UnifiedBuffer(Elements):
         name: str = "",
         priority: int = 0,
         manager: MemoryManager | None = None,
-        shared: bool = False,
+        shared: bool | None = None,
     ) -> None:
+        extents, element = shape_of(shape), dtype_of(dtype)
+        if shared is not None:
+            for_others = flag_of("shared", shared)
+        else:
+            large = _shared_from_bytes is not None and prod(extents) * element.itemsize >= _shared_from_bytes
+            for_others = large and not pinned and tracking is Tracking.ACCESS and location is not Location.UNIFIED
         super().__init__(
-            shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location),
-            number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned) | flag_of("shared", shared) << 1,
+            extents, element, native(manager), chosen(device), number_in(Location, "location", location),
+            number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned) | for_others << 1,
             _unimem._strict_by_default() if strict is None else flag_of("strict", strict), text_of("name", name), priority_of(priority),
         )  # fmt: skip
 

@@ -82,7 +82,7 @@ class MemoryManager:
     Thread-safe. What is behind it stays until the process ends, since buffers and arrays that were made from it may: `cleanup()`,
     or the end of a ``with`` block, gives back what it has cached. `stacks_every`: of every how many-th buffer the stack
     is captured for `leak_report`, Python's calls that made it first: 1 all, 0 none (UnsupportedOperation where the library cannot). `spill_directory`: where host memory
-    of buffers goes when there is no more of it, as long as its address was not given away, as ``buffer.host`` does; IoError if no file
+    of buffers goes when there is no more of it, as long as nobody shows it, as an array of ``buffer.host`` does while it lives; IoError if no file
     can be made there. `zero_on_release`: memory is overwritten with zeros when a buffer gives it back, so that what one owner wrote never
     reaches another, and what is the host's is left out of core dumps.
     """

@@ -12,7 +12,7 @@ import numpy as np
 from . import _unimem
 from ._devices import chosen
 from ._enums import BufferState, Location, Tracking
-from ._errors import NotFound
+from ._errors import NotFound, OutOfMemory
 from ._host import HostArray
 from ._unimem import Device, device
 
@@ -81,12 +81,19 @@ def takes_memory_of_its_own(asked: tuple[Any, ...]) -> bool:
 def reduced(buffer: Elements, protocol: int) -> tuple[Any, ...]:
     """The data is an array over the host side under a read lease, which protocol 5 hands over out of band, if it is asked to, and
     without a copy."""
-    data = None if buffer.state is BufferState.UNINITIALIZED else buffer.host.view(np.ndarray)
+    data = None if buffer.state is BufferState.UNINITIALIZED else _data_of(buffer)
     kind = _kind_of(buffer)
     spacer = (PickleBuffer(_SPACER),) if data is not None and protocol >= 5 and data.nbytes >= _SPACED_BYTES else ()
     asked = (*asked_of(buffer), *spacer)
     attributes = buffer.__getstate__()
     return (unpickled, (kind, buffer.shape, buffer.dtype, asked, data), *(() if attributes is None else (attributes,)))
+
+
+def _data_of(buffer: Elements) -> np.ndarray:
+    try:
+        return buffer.host.view(np.ndarray)
+    except OutOfMemory:
+        return buffer.to_numpy()  # straight from a file or a device, by no memory of the manager's
 
 
 def lies_in_a_buffer(array: np.ndarray) -> bool:
