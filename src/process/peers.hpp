@@ -43,13 +43,30 @@ class Peers {
 
   /// How often something is given.
   enum class Times : bool { any, once };
-  /// Whoever asks for `key` from now on gets these, in place of what was offered by it before. Throws InvalidArgument
-  /// for more than goes over the socket, IoError if the process cannot be asked by others.
-  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any);
-  void withdraw(Key key) noexcept;
+  /// Whoever asks for `key` from now on gets these, in place of what was offered by it before. `memory`: what they
+  /// keep, for `waiting`. Throws InvalidArgument for more than goes over the socket, IoError if the process cannot be
+  /// asked by others.
+  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any,
+             std::size_t memory = 0);
+  /// False: it was not offered, or has been given.
+  bool withdraw(Key key) noexcept;  // NOLINT(modernize-use-nodiscard)
   [[nodiscard]] bool offers(Key key);
-  /// How much of what is given once has not been.
-  [[nodiscard]] std::size_t waiting();
+  /// What is given once and has not been.
+  struct Waiting {
+    std::size_t count = 0;
+    std::size_t memory = 0;  ///< bytes
+  };
+  [[nodiscard]] Waiting waiting();
+
+  /// Has the process at the other end of `socket` (SOCK_SEQPACKET), which calls `take_over`, offer in this one's place
+  /// what is given once and has not been. At each moment one of them offers it, for a moment both. Returns how much
+  /// that was. Throws IoError where the other does not answer within `longest`, or cannot have them: then this one goes
+  /// on offering all.
+  std::size_t hand_over(int socket, std::chrono::milliseconds longest);
+  /// Offers what the process at the other end of `socket` hands over, from when it has all. Returns when the other has
+  /// withdrawn it, or has ended. Throws IoError, and offers nothing, where the other ends before, or is silent for
+  /// `longest`, or this process may open no more descriptors.
+  void take_over(int socket, std::chrono::milliseconds longest);
 
   /// What another process offered, or this one.
   struct Parcel {
@@ -99,9 +116,15 @@ class Peers {
     std::vector<UniqueFd> descriptors;
     std::string bytes;
     Times times = Times::any;
+    std::size_t memory = 0;
   };
   class Service;
   [[nodiscard]] std::shared_ptr<Offer const> find(Key key);
+  using Offers = std::map<Key, std::shared_ptr<Offer const>>;
+  /// From one moment on.
+  void offer(Offers all);
+  void count_in(Offer const& one) noexcept;
+  void count_out(Offer const& one) noexcept;
   /// As many entries as go over the socket at once, as bytes.
   struct Page {
     std::string bytes;
@@ -111,7 +134,8 @@ class Peers {
   [[nodiscard]] Page page(std::optional<Key> after);
 
   std::mutex mutex_;
-  std::map<Key, std::shared_ptr<Offer const>> offers_;
+  Offers offers_;
+  Waiting waiting_;
   std::unique_ptr<Service> service_;
 };
 

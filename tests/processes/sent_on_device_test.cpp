@@ -64,7 +64,7 @@ class SentOnDevice : public OnStandIn {
     gpu.synchronize();
     EXPECT_EQ(InUse::now(), before_);
     EXPECT_EQ(gpu.memory_info().free_bytes, used_before_);
-    EXPECT_EQ(detail::sent_and_not_received(), 0);
+    EXPECT_EQ(detail::sent_and_not_received().buffers, 0);
     OnStandIn::TearDown();
   }
 
@@ -118,7 +118,7 @@ TEST_F(SentOnDevice, StaysThereAllTheWay) {
   auto const buffer = on_gpu();
   auto const before = gpu.transfers();
   auto const id = sent(buffer);
-  EXPECT_EQ(detail::sent_and_not_received(), 1);
+  EXPECT_EQ(detail::sent_and_not_received().buffers, 1);
   auto const copy = received(id);
   auto const moved = gpu.transfers().since(before);
   EXPECT_EQ(moved.host_to_device_bytes, 0);
