@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/share/detail/sent_buffers.hpp>
 
+#include "core/unique_fd.hpp"
 #include "process/peers.hpp"
 #include "process/shared_ranges.hpp"
 
@@ -59,7 +60,10 @@ void keep_sent(int socket, std::span<RunningProcess const> receivers) {
   ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
   open_all_that_may_be();
   auto& peers = Peers::of_this_process();
-  peers.take_over(socket, patience);
+  {
+    UniqueFd const line{socket};
+    peers.take_over(line.get(), patience);
+  }
   // What is received at once ends it at once; what waits for an hour costs little.
   constexpr milliseconds longest{250};
   for (milliseconds pause{10}; peers.waiting().count != 0 && std::ranges::any_of(receivers, runs);

@@ -65,7 +65,8 @@ UNIMEM_API std::size_t hand_over_sent(int socket);
 
 /// Offers what the process at the other end of `socket` hands over, until all of it has been received, or none of
 /// `receivers` runs any more. For a process of its own, which has nothing else to do: it opens as many descriptors as
-/// the system lets it, and takes all signals. Throws IoError where nothing is handed over within ten seconds.
+/// the system lets it, takes all signals, and closes `socket`. Throws IoError where nothing is handed over within ten
+/// seconds.
 UNIMEM_API void keep_sent(int socket, std::span<RunningProcess const> receivers);
 
 /// Other processes take the end of this one for no death from now on: for whoever ends it in good order and not by
