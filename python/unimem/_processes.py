@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _SMALLEST_SENT = 256 << 10
 # So much of copies that wait for their receivers; more goes in the pickle, for which the pipe has the sender wait. One of any size always goes by memory.
 _MOST_WAITING = 64 << 20
+# So many seconds for each byte it waits for room before: a third of what the way by a pipe takes, so that a receiver which is a little behind gets it by memory.
+_WORTH_WAITING = 0.002 / (1 << 20)
 # Most is received within so many seconds, before a process could be started to keep it.
 _AT_ONCE = 0.05
 
@@ -64,6 +66,14 @@ def _taking_back(dump: Callable[[Pickler, Any], None]) -> Callable[[Pickler, Any
     return dump_or_take_back
 
 
+def _copy_sent(buffer: Elements) -> str | None:
+    """The id; None: it is to go by the pipe."""
+    until = time.monotonic() + buffer.nbytes * _WORTH_WAITING
+    while (sent_id := _unimem._send_copy_within(_MOST_WAITING, buffer)) is None and time.monotonic() < until:
+        time.sleep(0.001)
+    return sent_id
+
+
 def sent(buffer: Elements) -> tuple[Any, ...]:
     """As `_pickles.reduced`, with an id in place of the data."""
     from ._buffer import UnifiedBuffer
@@ -72,7 +82,7 @@ def sent(buffer: Elements) -> tuple[Any, ...]:
     if buffer.state is BufferState.UNINITIALIZED or (buffer.nbytes < _SMALLEST_SENT and not shared):
         return reduced(buffer, DEFAULT_PROTOCOL)
     attributes = buffer.__getstate__()
-    sent_id = _unimem._send_shared(buffer) if shared else _unimem._send_copy_within(_MOST_WAITING, buffer)
+    sent_id = _unimem._send_shared(buffer) if shared else _copy_sent(buffer)
     if sent_id is None:
         return reduced(buffer, DEFAULT_PROTOCOL)
     if _message.sent is not None:
