@@ -41,6 +41,8 @@ PyModuleDef definition{PyModuleDef_HEAD_INIT, "_keeper", nullptr, -1, functions,
 
 }  // namespace
 
+// The interpreter's name for it.
+// NOLINTNEXTLINE(bugprone-reserved-identifier, readability-identifier-naming)
 PyMODINIT_FUNC PyInit__keeper() {
   return PyModule_Create(&definition);
 }

@@ -5,12 +5,12 @@
 #include "process/peers.hpp"
 #include "process/shared_ranges.hpp"
 
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <optional>
 #include <span>
