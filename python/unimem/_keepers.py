@@ -9,6 +9,7 @@ from multiprocessing import current_process, parent_process, spawn
 from typing import Any
 
 from . import _unimem
+from ._errors import Error
 
 # The module without the package, and without NumPy: the child waits for it. `-S`: what `site` adds to the path is not looked at, either.
 _PROGRAM = """
@@ -33,7 +34,10 @@ def mark_first_process() -> None:
     """Has all that are started by this process, and by those, know the first of them that has imported this."""
     if not getattr(current_process(), "_inheriting", False):  # else it has not been told who it is
         parent = parent_process()
-        first = _unimem._running_process(os.getpid() if parent is None or parent.pid is None else parent.pid)
+        try:
+            first = _unimem._running_process(os.getpid() if parent is None or parent.pid is None else parent.pid)
+        except Error:  # a system without /proc; what is sent says so
+            first = None
         if first is not None:
             _config().setdefault(_FIRST, first)
 
@@ -41,10 +45,10 @@ def mark_first_process() -> None:
 def receivers() -> list[Process]:
     """Those that may receive what this process has sent, or that start others which may: the one that started it, and the first of all."""
     found = list[Process]()
-    parent = parent_process()
-    if parent is not None and parent.pid is not None:
+    parent, self = parent_process(), _unimem._running_process(os.getpid())
+    if parent is not None and parent.pid is not None and self is not None:
         running = _unimem._running_process(parent.pid)
-        if running is not None and parent.is_alive():  # in this order: it is not another that has its number now
+        if running is not None and running[1] <= self[1]:  # else it is another, which has its number now
             found.append(running)
     first = _config().get(_FIRST)
     if first is not None and first not in found and _unimem._running_process(first[0]) == first:

@@ -101,18 +101,17 @@ def _wait_for_receivers(until: Callable[[], bool]) -> bool:
 
 
 def _leave_to_receivers() -> None:
-    parent = parent_process()
-    to = receivers()
     at_once = time.monotonic() + _AT_ONCE
-    if not to or _wait_for_receivers(lambda: time.monotonic() > at_once):
+    if _wait_for_receivers(lambda: time.monotonic() > at_once):
         return
     try:
-        hand_over(to)
+        if to := receivers():  # else nobody is left
+            hand_over(to)
     except (OSError, Error) as error:
         logging.getLogger("unimem").warning(
             "this process waits for the receivers of what it has sent, since no other can keep it: %s", error
         )
-        _wait_for_receivers(lambda: parent is None or not parent.is_alive())
+        _wait_for_receivers(lambda: not receivers())
 
 
 def _end_before_receivers(_: object = None) -> None:

@@ -63,7 +63,8 @@ SharedRanges::Process SharedRanges::this_process() {
 std::optional<SharedRanges::Process> SharedRanges::process(std::uint32_t pid) {
   auto const status = status_of(std::to_string(pid));
   if (!status) return std::nullopt;
-  return Process{pid, status->started};
+  Process const found{pid, status->started};
+  return is_alive(found) ? std::optional{found} : std::nullopt;
 }
 
 bool SharedRanges::is_alive(Process process) {
