@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
+#include <unimem/manager/detail/default_spill.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/nanobind.h>
@@ -95,6 +96,7 @@ void bind_managers(nb::module_& m) {
   bind_reports(m, manager);
   bind_signals(m, manager);
   bind_saving(manager);
+  m.def("_spill_by_default_in", [](std::string directory) { detail::spill_by_default_in(std::move(directory)); });
   m.def("_default_manager", [] { return unlocked([] { return &default_manager(); }); }, nb::rv_policy::reference);
   // Everything allocated from a manager must be gone before it, arrays and ids of buffers included, which no caller can
   // promise for a garbage collector: so it stays. What it holds goes back by `cleanup`.

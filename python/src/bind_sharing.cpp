@@ -6,12 +6,17 @@
 #include <unimem/share/shared_list.hpp>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <charconv>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "bindings.hpp"
@@ -113,18 +118,36 @@ void bind_sharing(nb::module_& m) {
     auto const extents = found.shape.extents();
     return window_of(type, std::move(found.core), 0, {extents.begin(), extents.end()}, std::move(dtype), true);
   });
-  m.def("_send", [](Window& window, bool shared) {
+  m.def("_send_shared", [](Window& window) {
+    auto const core = window.live();
+    window.drop_host();
+    look_out_on_host(*core, window.range(), Intent::read);
+    return unlocked([&] { return to_string(detail::send_shared(core)); });
+  });
+  m.def("_send_copy_within", [](std::size_t most_waiting, Window& window) {
     auto const core = window.live();
     auto const range = window.range();
-    if (shared) window.drop_host();
     look_out_on_host(*core, range, Intent::read);
-    return unlocked([&] { return to_string(shared ? detail::send_shared(core) : detail::send_copy(*core, range)); });
+    return unlocked([&]() -> std::optional<std::string> {
+      auto const id = detail::send_copy_within(most_waiting, *core, range);
+      if (!id) return std::nullopt;
+      return to_string(*id);
+    });
   });
   m.def("_withdraw_sent", [](std::string const& text) {
     auto const id = checked_id(text);
     unlocked([&] { detail::withdraw_sent(id); });
   });
-  m.def("_sent_and_not_received", [] { return unlocked([] { return detail::sent_and_not_received(); }); });
+  m.def("_sent_and_not_received", [] {
+    auto const waiting = unlocked([] { return detail::sent_and_not_received(); });
+    return std::tuple(waiting.buffers, waiting.copied_bytes);
+  });
+  m.def("_hand_over_sent", [](int socket) { return unlocked([&] { return detail::hand_over_sent(socket); }); });
+  m.def("_running_process", [](std::uint32_t pid) -> std::optional<std::tuple<std::uint32_t, std::uint64_t>> {
+    auto const found = unlocked([&] { return detail::running_process(pid); });
+    if (!found) return std::nullopt;
+    return std::tuple(found->pid, found->started);
+  });
   m.def("_dtype_of_id", [](std::string const& text) {
     auto const id = checked_id(text);
     return dtype_of(unlocked([&] { return registry().element_of(id); }));

@@ -11,6 +11,7 @@ from typing import Any
 
 from distributed.spill import SpillBuffer, SpilledSize  # type: ignore[import-not-found,unused-ignore]
 
+from . import _unimem
 from ._arguments import size_of
 from ._dask_limits import checked_limits, set_limits
 from ._elements import Elements
@@ -42,15 +43,9 @@ def _is_ours(value: object) -> bool:
 
 def _spilling_manager(directory: str) -> MemoryManager:
     """The default manager, which spills there if it is made now. What it spills has no names in the folder."""
-    if "UNIMEM_SPILL" not in os.environ:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        os.environ["UNIMEM_SPILL"] = directory
-        try:
-            manager = default_manager()
-        finally:
-            del os.environ["UNIMEM_SPILL"]
-    else:
-        manager = default_manager()
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    _unimem._spill_by_default_in(directory)
+    manager = default_manager()
     if not manager._native._spills:
         reason = "it was made before, without a folder: name one by UNIMEM_SPILL, or let workers have processes of their own"
         raise UnsupportedOperation._of(f"spilling is not supported on the default manager of this process: {reason}", "spilling", "the default manager", reason)

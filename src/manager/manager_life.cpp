@@ -2,8 +2,10 @@
 #include <unimem/core/detail/lazy.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
+#include <unimem/manager/detail/default_spill.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/fork.hpp"
 #include "core/stack.hpp"
 #include "manager/manager_state.hpp"
 
@@ -11,6 +13,7 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -93,18 +96,45 @@ std::shared_ptr<MemoryManager> MemoryManager::share() const {
   return {state_->shared_from_this(), &state_->self};
 }
 
+namespace {
+
+/// What was said of where to spill before the default manager was made.
+struct DefaultSpill {
+  std::mutex mutex;
+  std::string directory;
+};
+
+DefaultSpill& default_spill() {
+  static constinit detail::PerProcess<DefaultSpill> instance;
+  return instance.get();
+}
+
+std::string default_spill_directory() {
+  auto& said = default_spill();
+  std::lock_guard const lock{said.mutex};
+  return environment("UNIMEM_SPILL").value_or(said.directory);
+}
+
+}  // namespace
+
+void detail::spill_by_default_in(std::string directory) {
+  auto& said = default_spill();
+  std::lock_guard const lock{said.mutex};
+  said.directory = std::move(directory);
+}
+
 MemoryManager& default_manager() {
   // Never destroyed: buffers in static storage are, at an unknown time, and give their memory back to it.
   static constinit detail::PerProcess<detail::Lazy<MemoryManager>> instance;
   auto const& manager = instance.get().get([] {
     ManagerOptions options;
     options.leaks = wished();
-    options.spill.directory = environment("UNIMEM_SPILL").value_or("");
+    options.spill.directory = default_spill_directory();
     auto made = [&] {
       try {
         return std::make_unique<MemoryManager>(options);
       } catch (IoError const& refused) {
-        throw IoError(refused.path, refused.code, "making a file in the folder that UNIMEM_SPILL names");
+        throw IoError(refused.path, refused.code, "making a file in the folder of the default manager (UNIMEM_SPILL)");
       }
     }();
     if (options.leaks.report_at_end && default_wish == nullptr) {

@@ -60,6 +60,13 @@ SharedRanges::Process SharedRanges::this_process() {
   return {static_cast<std::uint32_t>(::getpid()), status->started};
 }
 
+std::optional<SharedRanges::Process> SharedRanges::process(std::uint32_t pid) {
+  auto const status = status_of(std::to_string(pid));
+  if (!status) return std::nullopt;
+  Process const found{pid, status->started};
+  return is_alive(found) ? std::optional{found} : std::nullopt;
+}
+
 bool SharedRanges::is_alive(Process process) {
   // Asks without a descriptor, where the answer is no. A zombie is there; so is another user's process.
   if (process.pid == 0 || (::kill(static_cast<::pid_t>(process.pid), 0) != 0 && errno == ESRCH)) return false;

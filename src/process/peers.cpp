@@ -33,7 +33,8 @@ Peers::~Peers() {
   service_.reset();
 }
 
-Peers::Number Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times) {
+Peers::Number Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times,
+                           std::size_t memory) {
   if (descriptors.size() > most_descriptors) {
     throw InvalidArgument("descriptors", fmt::format("{}", descriptors.size()),
                           fmt::format("at most {}", most_descriptors));
@@ -41,35 +42,61 @@ Peers::Number Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::stri
   if (bytes.size() > most_bytes) {
     throw InvalidArgument("bytes", fmt::format("{}", bytes.size()), fmt::format("at most {}", most_bytes));
   }
-  auto const made = std::make_shared<Offer>(Offer{std::move(descriptors), std::move(bytes), times});
-  std::scoped_lock const lock(mutex_);
-  if (!service_) service_ = std::make_unique<Service>(*this);
+  auto const made = std::make_shared<Offer>(Offer{std::move(descriptors), std::move(bytes), times, memory});
   made->number = ++last_;
-  offers_.insert_or_assign(key, made);
+  Offers one;
+  one.emplace(key, made);
+  offer(std::move(one));
   return made->number;
 }
 
-void Peers::withdraw(Key key) noexcept {
-  withdraw(key, std::nullopt);
+void Peers::offer(Offers all) {
+  std::scoped_lock const lock(mutex_);
+  if (!service_) service_ = std::make_unique<Service>(*this);
+  while (!all.empty()) {
+    auto one = all.extract(all.begin());
+    count_in(*one.mapped());
+    auto const there = offers_.insert(std::move(one));
+    if (there.inserted) continue;
+    count_out(*there.position->second);
+    there.position->second = std::move(there.node.mapped());
+  }
+}
+
+bool Peers::withdraw(Key key) noexcept {
+  return withdraw(key, std::nullopt);
 }
 
 void Peers::withdraw(Key key, Number number) noexcept {
-  withdraw(key, std::optional(number));
+  static_cast<void>(withdraw(key, std::optional(number)));
 }
 
-void Peers::withdraw(Key key, std::optional<Number> number) noexcept {
+bool Peers::withdraw(Key key, std::optional<Number> number) noexcept {
   std::shared_ptr<Offer const> gone;  // closes descriptors, without the lock
   std::scoped_lock const lock(mutex_);
   auto const found = offers_.find(key);
-  if (found == offers_.end() || (number && *number != found->second->number)) return;
+  if (found == offers_.end() || (number && *number != found->second->number)) return false;
   gone = std::move(found->second);
+  count_out(*gone);
   offers_.erase(found);
+  return true;
 }
 
-std::size_t Peers::waiting() {
+void Peers::count_in(Offer const& one) noexcept {
+  if (one.times == Times::any) return;
+  ++waiting_.count;
+  waiting_.memory += one.memory;
+}
+
+void Peers::count_out(Offer const& one) noexcept {
+  if (one.times == Times::any) return;
+  --waiting_.count;
+  waiting_.memory -= one.memory;
+}
+
+Peers::Waiting Peers::waiting() {
   std::scoped_lock const lock(mutex_);
-  return static_cast<std::size_t>(
-      std::ranges::count_if(offers_, [](auto const& one) { return one.second->times == Times::once; }));
+  return waiting_;
 }
 
 bool Peers::offers(Key key) {

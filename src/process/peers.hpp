@@ -2,6 +2,7 @@
 
 #include "core/unique_fd.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <compare>
 #include <cstddef>
@@ -45,15 +46,32 @@ class Peers {
   using Number = std::uint64_t;
   /// How often something is given.
   enum class Times : bool { any, once };
-  /// Whoever asks for `key` from now on gets these, in place of what was offered by it before. Throws InvalidArgument
-  /// for more than goes over the socket, IoError if the process cannot be asked by others.
-  Number offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any);
-  void withdraw(Key key) noexcept;
+  /// Whoever asks for `key` from now on gets these, in place of what was offered by it before. `memory`: what they
+  /// keep, for `waiting`. Throws InvalidArgument for more than goes over the socket, IoError if the process cannot be
+  /// asked by others.
+  Number offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any,
+               std::size_t memory = 0);
+  /// False: it was not offered, or has been given.
+  bool withdraw(Key key) noexcept;  // NOLINT(modernize-use-nodiscard)
   /// Unless another offer has taken its place.
   void withdraw(Key key, Number number) noexcept;
   [[nodiscard]] bool offers(Key key);
-  /// How much of what is given once has not been.
-  [[nodiscard]] std::size_t waiting();
+  /// What is given once and has not been.
+  struct Waiting {
+    std::size_t count = 0;
+    std::size_t memory = 0;  ///< bytes
+  };
+  [[nodiscard]] Waiting waiting();
+
+  /// Has the process at the other end of `socket` (SOCK_SEQPACKET), which calls `take_over`, offer in this one's place
+  /// what is given once and has not been. At each moment one of them offers it, for a moment both. Returns how much
+  /// that was. Throws IoError where the other does not answer within `longest`, or cannot have them: then this one goes
+  /// on offering all.
+  std::size_t hand_over(int socket, std::chrono::milliseconds longest);
+  /// Offers what the process at the other end of `socket` hands over, from when it has all. Returns when the other has
+  /// withdrawn it, or has ended. Throws IoError, and offers nothing, where the other ends before, or is silent for
+  /// `longest`, or this process may open no more descriptors.
+  void take_over(int socket, std::chrono::milliseconds longest);
 
   /// What another process offered, or this one.
   struct Parcel {
@@ -103,11 +121,17 @@ class Peers {
     std::vector<UniqueFd> descriptors;
     std::string bytes;
     Times times = Times::any;
+    std::size_t memory = 0;
     Number number = 0;
   };
   class Service;
   [[nodiscard]] std::shared_ptr<Offer const> find(Key key);
-  void withdraw(Key key, std::optional<Number> number) noexcept;
+  using Offers = std::map<Key, std::shared_ptr<Offer const>>;
+  /// From one moment on.
+  void offer(Offers all);
+  void count_in(Offer const& one) noexcept;
+  void count_out(Offer const& one) noexcept;
+  bool withdraw(Key key, std::optional<Number> number) noexcept;
   /// As many entries as go over the socket at once, as bytes.
   struct Page {
     std::string bytes;
@@ -117,8 +141,9 @@ class Peers {
   [[nodiscard]] Page page(std::optional<Key> after);
 
   std::mutex mutex_;
-  std::map<Key, std::shared_ptr<Offer const>> offers_;
-  Number last_ = 0;
+  Offers offers_;
+  Waiting waiting_;
+  std::atomic<Number> last_ = 0;
   std::unique_ptr<Service> service_;
 };
 

@@ -8,11 +8,58 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 // What a process is about to do with a range, and what has become of it.
 
 namespace unimem::detail {
+namespace {
+
+/// How many ranges, and whose: whoever cannot have one more looks there.
+struct Share {
+  std::uint32_t pid = 0;  ///< 0: lost ones
+  std::size_t ranges = 0;
+};
+
+std::string text_of(std::vector<Share> shares) {
+  constexpr std::size_t most = 4;
+  std::ranges::stable_sort(shares, std::greater{}, &Share::ranges);
+  std::string text;
+  std::size_t others = 0;
+  for (std::size_t at = 0; at < shares.size(); ++at) {
+    auto const& [pid, ranges] = shares[at];
+    if (at >= most) {
+      others += ranges;
+      continue;
+    }
+    auto const whose = pid == 0 ? std::string("lost") : fmt::format("process {}'s", pid);
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", ranges, whose);
+  }
+  return others == 0 ? text : text + fmt::format(", {} of others", others);
+}
+
+/// `claims`: of SharedRanges::Claimed; `pid_of` a holder of theirs.
+template <class Claims, class PidOf>
+std::vector<Share> shares_of(Claims const& claims, PidOf const& pid_of) {
+  std::vector<Share> shares;
+  for (auto const& one : claims) {
+    auto const pid = pid_of(one.holder);
+    auto const same = std::ranges::find(shares, pid, &Share::pid);
+    if (same == shares.end()) {
+      shares.push_back({pid, 1});
+    } else {
+      ++same->ranges;
+    }
+  }
+  return shares;
+}
+
+}  // namespace
 
 std::optional<SharedRanges::Claim> SharedRanges::begin_read(Holder self, ByteRange range) {
   require_inside(range);
@@ -25,8 +72,10 @@ std::optional<SharedRanges::Claim> SharedRanges::begin_read(Holder self, ByteRan
   } else if (reads.count < most_reads) {
     reads.add({range.begin, range.end, self, 1, 0});
   } else {
-    throw InvalidArgument("range", fmt::format("[{}, {})", range.begin, range.end),
-                          fmt::format("one of at most {} that are being read", most_reads));
+    throw InvalidArgument(
+        "range", fmt::format("[{}, {})", range.begin, range.end),
+        fmt::format("one of at most {} that are being read: {}", most_reads,
+                    text_of(shares_of(change.now().reads(), [&](Holder one) { return change.process_of(one).pid; }))));
   }
   change.come_into_force();
   at_step(Step::read_claimed);
@@ -64,8 +113,11 @@ std::optional<SharedRanges::Claim> SharedRanges::begin_write(Holder self, ByteRa
     // another has it.
     writes.add({range.begin, range.end, self, 1, 0});
   } else {
+    auto shares = shares_of(change.now().writes(), [&](Holder one) { return change.process_of(one).pid; });
+    if (lost != 0) shares.push_back({0, lost});
     throw InvalidArgument("range", fmt::format("[{}, {})", range.begin, range.end),
-                          fmt::format("one of at most {} that are being written to or lost", most_writes));
+                          fmt::format("one of at most {} that are being written to or lost: {}", most_writes,
+                                      text_of(std::move(shares))));
   }
   change.come_into_force();
   at_step(Step::write_claimed);

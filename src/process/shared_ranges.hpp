@@ -83,6 +83,8 @@ class SharedRanges {
   [[nodiscard]] std::vector<Participant> participants() const;
 
   [[nodiscard]] static Process this_process();
+  /// The one of that number; nothing: none is alive. Throws IoError where the system does not say.
+  [[nodiscard]] static std::optional<Process> process(std::uint32_t pid);
   /// False: it has ended, even if its parent has not asked how. Throws IoError where the system does not say.
   [[nodiscard]] static bool is_alive(Process process);
   /// Has every participant leave that is not alive. Returns those; of several processes that ask at once, one is told.

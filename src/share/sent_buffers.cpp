@@ -20,7 +20,11 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -43,6 +47,38 @@ class SentIds {
  private:
   std::uint64_t const tag_ = random_tag();
   std::atomic<std::uint64_t> last_{0};
+};
+
+/// What this process is just copying to send it.
+class Copying {
+ public:
+  /// Nothing: with `bytes` more, what is copied and what waits would be more than `most`.
+  [[nodiscard]] static std::optional<Copying> begin(std::size_t bytes, std::size_t most) {
+    static constinit PerProcess<Sum> of_this_process;
+    auto& sum = of_this_process.get();
+    std::scoped_lock const lock(sum.mutex);
+    auto const before = sum.bytes + Peers::of_this_process().waiting().memory;
+    if (before != 0 && (bytes > most || before > most - bytes)) return std::nullopt;
+    sum.bytes += bytes;
+    return Copying(sum, bytes);
+  }
+  Copying(Copying&& other) noexcept : sum_(std::exchange(other.sum_, nullptr)), bytes_(other.bytes_) {}
+  Copying& operator=(Copying&&) = delete;
+  ~Copying() {
+    if (sum_ == nullptr) return;
+    std::scoped_lock const lock(sum_->mutex);
+    sum_->bytes -= bytes_;
+  }
+
+ private:
+  struct Sum {
+    std::mutex mutex;
+    std::size_t bytes = 0;
+  };
+  Copying(Sum& sum, std::size_t bytes) noexcept : sum_(&sum), bytes_(bytes) {}
+
+  Sum* sum_;
+  std::size_t bytes_;
 };
 
 std::string title_of(BufferCore const& buffer) {
@@ -113,13 +149,20 @@ std::pair<UniqueFd, SentNote> copy_on_host(BufferCore& buffer, ByteRange range) 
 }  // namespace
 
 BufferId send_copy(BufferCore& buffer, ByteRange range) {
+  return send_copy_within(SIZE_MAX, buffer, range).value();
+}
+
+std::optional<BufferId> send_copy_within(std::size_t most_waiting, BufferCore& buffer, ByteRange range) {
+  // To the end: counted twice for a moment, once it waits, and never not at all.
+  auto const copying = Copying::begin(range.size(), most_waiting);
+  if (!copying) return std::nullopt;
   auto copy = copy_on_device(buffer, range);
   if (!copy) copy = copy_on_host(buffer, range);
   auto& [descriptor, note] = *copy;
   std::vector<UniqueFd> descriptors;
   descriptors.push_back(std::move(descriptor));
   auto const id = SentIds::next();
-  Peers::of_this_process().offer(key_of(id), std::move(descriptors), note.encode(), Peers::Times::once);
+  Peers::of_this_process().offer(key_of(id), std::move(descriptors), note.encode(), Peers::Times::once, range.size());
   return id;
 }
 
@@ -136,8 +179,9 @@ void withdraw_sent(BufferId id) noexcept {
   Peers::of_this_process().withdraw(key_of(id));
 }
 
-std::size_t sent_and_not_received() {
-  return Peers::of_this_process().waiting();
+SentAndWaiting sent_and_not_received() {
+  auto const [count, memory] = Peers::of_this_process().waiting();
+  return {count, memory};
 }
 
 void tell_of_the_end() noexcept {

@@ -202,7 +202,7 @@ TEST_F(Ps, TellsWhatIsOnItsWayAndLeavesItThere) {
   auto const line = fmt::format("sent by {} {} and not received: 2 copies (4.10 KiB), 1 shared (4 KiB)\n", ::getpid(),
                                 comm_of(::getpid()));
   EXPECT_THAT(run_cli({"ps"}).out, HasSubstr(line));
-  EXPECT_EQ(detail::sent_and_not_received(), 3);
+  EXPECT_EQ(detail::sent_and_not_received().buffers, 3);
   auto const got = detail::receive_sent(*copies.begin(), size, {});
   UnifiedBuffer<Byte> const received(Shape(size), got);
   EXPECT_EQ(received.to_vector(), std::vector<Byte>(size, 7));

@@ -21,6 +21,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -85,6 +86,8 @@ TEST(Liveness, OfThisProcess) {
   EXPECT_EQ(self.pid, static_cast<std::uint32_t>(::getpid()));
   EXPECT_GT(self.started, 0U);
   EXPECT_EQ(SharedRanges::this_process(), self);
+  EXPECT_EQ(SharedRanges::process(self.pid), self);
+  EXPECT_EQ(SharedRanges::process(4'194'305), std::nullopt);
   EXPECT_TRUE(SharedRanges::is_alive(self));
   EXPECT_FALSE(SharedRanges::is_alive({self.pid, self.started + 1})) << "another one of this number";
   EXPECT_FALSE(SharedRanges::is_alive({}));
@@ -98,6 +101,7 @@ TEST(Liveness, AZombieIsDeadAndAStoppedProcessIsNot) {
   EXPECT_TRUE(SharedRanges::is_alive(child.process));
   child.kill_to_zombie();
   EXPECT_FALSE(SharedRanges::is_alive(child.process));
+  EXPECT_EQ(SharedRanges::process(child.process.pid), std::nullopt);
   child.reap();
   EXPECT_FALSE(SharedRanges::is_alive(child.process));
 }

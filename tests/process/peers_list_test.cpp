@@ -104,7 +104,7 @@ TEST(PeersList, GivesTheDescriptorsThatAreWanted) {
   ASSERT_EQ(collector.got.size(), 100U);
   for (auto const& [key, byte] : collector.got) EXPECT_EQ(byte, static_cast<std::byte>(key.number));
   EXPECT_EQ(collector.asked, 102U);
-  EXPECT_EQ(mine.waiting(), 1U) << "what is not wanted is not taken";
+  EXPECT_EQ(mine.waiting().count, 1U) << "what is not wanted is not taken";
   // The thread that has answered closes its end a little later.
   auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (open_descriptors() != before && std::chrono::steady_clock::now() < until) std::this_thread::yield();

@@ -244,6 +244,7 @@ TEST_F(SharedRangesTest, ReadsBeyondTheirNumberAreRefused) {
     FAIL() << "one more";
   } catch (InvalidArgument const& error) {
     EXPECT_NE(std::string(error.what()).find("1024"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("1024 process 100's"), std::string::npos) << error.what();
   }
   EXPECT_EQ(table.change_count(), count);
   EXPECT_EQ(table.begin_read(me, all[7]), std::nullopt) << "the same one again";
@@ -285,6 +286,34 @@ TEST_F(ManySharedRanges, AllThatIsBeingWrittenToMayBeLost) {
   ASSERT_EQ(table.begin_write(them, {0, size}), std::nullopt);
   table.end_write(them, {0, size});
   EXPECT_EQ(table.changes(them, 0).lost, ByteRanges());
+}
+
+TEST_F(ManySharedRanges, BeyondTheirNumberTheErrorSaysWhose) {
+  auto& table = ranges.front();
+  std::vector<SharedRanges::Holder> all;
+  for (std::uint32_t pid = 100; pid < 107; ++pid) all.push_back(table.join({pid, 1}).value());
+  std::size_t begin = 0;
+  auto const write = [&](std::size_t who, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i, begin += 2) {
+      ASSERT_EQ(table.begin_write(all[who], {begin, begin + 1}), std::nullopt);
+    }
+  };
+  write(0, 40);
+  table.leave(all[0]);
+  write(1, 10);
+  write(2, SharedRanges::most_writes - 40 - 10 - 20 - 3);
+  write(3, 20);
+  for (std::size_t who = 4; who < 7; ++who) write(who, 1);
+  try {
+    static_cast<void>(table.begin_write(all[1], {begin, begin + 1}));
+    FAIL() << "one more";
+  } catch (InvalidArgument const& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("183 process 102's, 40 lost, 20 process 103's, 10 process 101's, 3 of others"),
+        std::string::npos)
+        << error.what();
+  }
+  table.validate();
 }
 
 TEST_F(ManySharedRanges, WhatIsWrittenInManyPlacesIsWrittenAsAWhole) {

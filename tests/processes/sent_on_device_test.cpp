@@ -77,7 +77,7 @@ class SentOnDevice : public OnStandIn {
     gpu.synchronize();
     EXPECT_EQ(InUse::now(), before_);
     EXPECT_EQ(gpu.memory_info().free_bytes, used_before_);
-    EXPECT_TRUE(soon([] { return detail::sent_and_not_received() == 0; }));
+    EXPECT_TRUE(soon([] { return detail::sent_and_not_received().buffers == 0; }));
     OnStandIn::TearDown();
   }
 
@@ -131,7 +131,7 @@ TEST_F(SentOnDevice, StaysThereAllTheWay) {
   auto const buffer = on_gpu();
   auto const before = gpu.transfers();
   auto const id = sent(buffer);
-  EXPECT_EQ(detail::sent_and_not_received(), 1);
+  EXPECT_EQ(detail::sent_and_not_received().buffers, 1);
   auto const copy = received(id);
   auto const moved = gpu.transfers().since(before);
   EXPECT_EQ(moved.host_to_device_bytes, 0);
@@ -282,7 +282,7 @@ TEST_F(SentOnDevice, RefusesAnotherSizeThanWasSent) {
 
 TEST_F(SentOnDevice, LeavesNothingWhateverTheDriverRefuses) {
   auto const buffer = on_gpu();
-  static_cast<void>(soon([] { return detail::sent_and_not_received() == 0; }));
+  static_cast<void>(soon([] { return detail::sent_and_not_received().buffers == 0; }));
   auto const files = open_descriptors();
   for (auto const* const call : {"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
                                  "cuMemcpyDtoDAsync", "cuMemExportToShareableHandle"}) {
