@@ -1,0 +1,6 @@
+#pragma once
+
+// Buffers of several ranks of an MPI program: find_package(unimem COMPONENTS mpi), unimem::mpi. Included by name, since
+// it needs MPI's own header.
+
+#include <unimem/cluster/messages.hpp>
