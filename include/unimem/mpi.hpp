@@ -3,4 +3,5 @@
 // Buffers of several ranks of an MPI program: find_package(unimem COMPONENTS mpi), unimem::mpi. Included by name, since
 // it needs MPI's own header.
 
+#include <unimem/cluster/async_messages.hpp>
 #include <unimem/cluster/messages.hpp>

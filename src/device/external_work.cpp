@@ -29,7 +29,7 @@ class IdleControls {
       return *control;
     }
     idle_.reserve(++made_);  // so that to give one back takes no memory
-    return QueueControl::create();
+    return QueueControl::create_external();
   }
 
   void give_back(QueueControl& control) noexcept {

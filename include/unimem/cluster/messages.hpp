@@ -1,14 +1,28 @@
 #pragma once
 
+#include <unimem/cluster/async_messages.hpp>
 #include <unimem/cluster/errors_returned.hpp>
 #include <unimem/cluster/matched_message.hpp>
 #include <unimem/cluster/message_memory.hpp>
 #include <unimem/cluster/peers.hpp>
 #include <unimem/cluster/pieces.hpp>
 
+#include <chrono>
+#include <climits>
 #include <cstddef>
+#include <string>
+#include <thread>
 
 namespace unimem::mpi {
+
+namespace detail {
+
+/// Waits until no receive that was begun before waits for a message that this one could take from it.
+inline void await_turn(Channel const& channel) {
+  while (Progress::instance().would_pass(channel)) std::this_thread::sleep_for(std::chrono::microseconds{20});
+}
+
+}  // namespace detail
 
 /// How a message is sent.
 struct SendOptions {
@@ -41,6 +55,10 @@ inline void send(KernelOperand const& x, int to, int tag, MPI_Comm comm = MPI_CO
   detail::Window const window(x);
   detail::check_sent(window);
   if (to == MPI_PROC_NULL) return;
+  using detail::Channel;
+  if (detail::Progress::instance().would_pass({Channel::Direction::send, comm, to, tag})) {
+    return isend(x, to, tag, comm).wait();
+  }
   detail::ErrorsReturned const errors(comm);
   auto const found = detail::find(window);
   bool const in_pieces = found.other != nullptr && window.bytes() > options.piece_bytes && !options.as_one_message;
@@ -64,6 +82,7 @@ inline Received receive(KernelOperand const& y, int from, int tag, MPI_Comm comm
   detail::Window const window(y);
   detail::check_received(window);
   window.core.require_writable("mpi::receive");
+  detail::await_turn({detail::Channel::Direction::receive, comm, from, tag});
   detail::ErrorsReturned const errors(comm);
   MPI_Message found = MPI_MESSAGE_NULL;
   MPI_Status status;
