@@ -4,4 +4,5 @@
 // it needs MPI's own header.
 
 #include <unimem/cluster/async_messages.hpp>
+#include <unimem/cluster/collectives.hpp>
 #include <unimem/cluster/messages.hpp>
