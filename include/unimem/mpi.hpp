@@ -5,4 +5,5 @@
 
 #include <unimem/cluster/async_messages.hpp>
 #include <unimem/cluster/collectives.hpp>
+#include <unimem/cluster/distributed_array.hpp>
 #include <unimem/cluster/messages.hpp>

@@ -10,10 +10,12 @@
 namespace {
 
 class FailureEndsAll : public testing::EmptyTestEventListener {
-  void OnTestEnd(testing::TestInfo const& test) override {
-    if (test.result()->Failed()) MPI_Abort(MPI_COMM_WORLD, 1);
-    MPI_Barrier(MPI_COMM_WORLD);
+  void OnTestPartResult(testing::TestPartResult const& result) override {
+    if (!result.failed()) return;
+    std::fflush(stdout);
+    MPI_Abort(MPI_COMM_WORLD, 1);
   }
+  void OnTestEnd(testing::TestInfo const& /*test*/) override { MPI_Barrier(MPI_COMM_WORLD); }
 };
 
 }  // namespace
