@@ -18,7 +18,9 @@ class ExposedMemory {
   ExposedMemory(MPI_Comm among, std::size_t bytes) {
     check(MPI_Comm_dup(among, &comm_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
-    int const made = MPI_Win_allocate(static_cast<MPI_Aint>(bytes), 1, MPI_INFO_NULL, comm_, &memory_, &window_);
+    auto const size = static_cast<MPI_Aint>(bytes);
+    int const made = is_on_one_machine() ? MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, comm_, &memory_, &window_)
+                                         : MPI_Win_allocate(size, 1, MPI_INFO_NULL, comm_, &memory_, &window_);
     if (made != MPI_SUCCESS) {
       MPI_Comm_free(&comm_);
       check(made, "MPI_Win_allocate");
@@ -59,6 +61,20 @@ class ExposedMemory {
   void finish_reads(int rank) { check(MPI_Win_flush(rank, window_), "MPI_Win_flush"); }
 
  private:
+  /// Then the memory is asked for as shared: Open MPI 4 gives communicators that are made at once by one split the same
+  /// memory of a machine for `MPI_Win_allocate` (open-mpi/ompi issue 9492), and their own for
+  /// `MPI_Win_allocate_shared`.
+  [[nodiscard]] bool is_on_one_machine() const {
+    MPI_Comm near = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &near), "MPI_Comm_split_type");
+    int all = 0;
+    int of_this_machine = 0;
+    MPI_Comm_size(comm_, &all);
+    MPI_Comm_size(near, &of_this_machine);
+    MPI_Comm_free(&near);
+    return all == of_this_machine;
+  }
+
   MPI_Comm comm_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
   std::byte* memory_ = nullptr;
