@@ -17,4 +17,9 @@ struct CountedCalls {
 [[nodiscard]] CountedCalls counted_calls();
 void reset_counted_calls();
 
+/// Calls that can be made to fail as MPI's own do, such as when a rank has died: the next call of that kind returns
+/// `code` and does nothing else.
+enum class MpiCall { probe, send, receive, get, reduce };
+void fail_next(MpiCall call, int code);
+
 }  // namespace unimem::testing

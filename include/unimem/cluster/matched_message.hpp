@@ -86,8 +86,9 @@ class MatchedMessage {
       copy_small(memory);
     } else {
       Counted const what(window.count(), window.elements);
-      check(MPI_Imrecv(memory, what.count(), what.type(), &message_, &request_), "MPI_Imrecv");
+      int const code = MPI_Imrecv(memory, what.count(), what.type(), &message_, &request_);
       message_ = MPI_MESSAGE_NULL;
+      check(code, "MPI_Imrecv");
     }
   }
   bool test() {
