@@ -76,7 +76,7 @@ void messages(int rounds) {
                                   std::size_t{256} << 10, std::size_t{1} << 20, std::size_t{8} << 20}) {
     std::vector<std::byte> plain(bytes, std::byte{1});
     unimem::UnifiedBuffer<std::byte> buffer(bytes);
-    buffer.copy_from(plain);
+    std::ranges::copy(plain, buffer.host_overwrite().begin());
     auto const size = static_cast<int>(bytes);
     auto const raw = [&](int count) {
       return ping_pong(

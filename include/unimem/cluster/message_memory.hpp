@@ -38,17 +38,28 @@ inline Whereabouts find(Window const& window) {
   return found;
 }
 
+/// Where the host's bytes are if they are current there and stay there for as long as the caller's own views of them
+/// would, which takes no lock; null otherwise.
+inline void* address_at_once(Window const& window, Intent intent) noexcept {
+  auto* const host = window.core.host_at_once(intent);
+  return host == nullptr ? nullptr : static_cast<std::byte*>(host) + window.range.begin;
+}
+
 /// The bytes that a message is sent from, held for as long as this lives: on the host, to which they are brought if
 /// they are not there, or on a device that MPI reaches. Waits for the work that writes them, and throws its error.
 class BytesToSend {
  public:
-  BytesToSend(Window const& window, Whereabouts const& found)
-      : lease_(found.reached == nullptr ? window.core.map(window.range, MapMode::read)
-                                        : window.core.lease(*found.reached, nullptr, window.range, Intent::read)) {}
+  BytesToSend(Window const& window, Whereabouts const& found) : address_(address_at_once(window, Intent::read)) {
+    if (address_ != nullptr) return;
+    lease_ = found.reached == nullptr ? window.core.map(window.range, MapMode::read)
+                                      : window.core.lease(*found.reached, nullptr, window.range, Intent::read);
+    address_ = lease_.address();
+  }
 
-  [[nodiscard]] void* address() const { return lease_.address(); }
+  [[nodiscard]] void* address() const noexcept { return address_; }
 
  private:
+  void* address_;
   DeviceLease lease_;
 };
 
@@ -56,13 +67,15 @@ class BytesToSend {
 /// its current bytes. What is received counts as written by `keep`; without it nothing counts.
 class BytesToReceive {
  public:
-  explicit BytesToReceive(Window const& window) : window_(window) {
+  explicit BytesToReceive(Window const& window) : window_(window), address_(address_at_once(window, Intent::write)) {
+    if (address_ != nullptr) return;  // all of it counts as written there already
     if (auto* const device = find(window).reached) {
       lease_ = window.core.lease(*device, nullptr, window.range, Intent::write);
-      return;
+    } else {
+      lease_ = window.core.map(window.range, MapMode::discard);
+      is_mapped_ = true;
     }
-    lease_ = window.core.map(window.range, MapMode::discard);
-    is_mapped_ = true;
+    address_ = lease_.address();
   }
   BytesToReceive(BytesToReceive const&) = delete;
   BytesToReceive& operator=(BytesToReceive const&) = delete;
@@ -70,7 +83,7 @@ class BytesToReceive {
     if (is_mapped_) window_.core.nothing_written_through_map();
   }
 
-  [[nodiscard]] void* address() const { return lease_.address(); }
+  [[nodiscard]] void* address() const noexcept { return address_; }
 
   /// All of it counts as written from here on.
   void keep() {
@@ -79,6 +92,7 @@ class BytesToReceive {
 
  private:
   Window const& window_;
+  void* address_;
   DeviceLease lease_;
   bool is_mapped_ = false;
 };
