@@ -48,8 +48,8 @@ class PendingSend final : public PendingMessage {
   [[nodiscard]] bool try_begin() override {
     if (!operand.is_ready()) return false;
     Counted const what(window_.count(), window_.elements);
-    auto const& [direction, comm, to, tag] = channel();
-    check(MPI_Isend(operand.address(), what.count(), what.type(), to, tag, comm, &request_), "MPI_Isend");
+    auto const& to = channel();
+    check(MPI_Isend(operand.address(), what.count(), what.type(), to.peer, to.tag, to.comm, &request_), "MPI_Isend");
     has_memory_ = true;
     return true;
   }
@@ -76,13 +76,13 @@ class PendingReceive final : public PendingMessage {
       : PendingMessage(channel), window_(window), queue_(host_device()) {}
   /// Found, and kept from all other receives; its memory may have to be waited for.
   [[nodiscard]] bool try_begin() override {
-    auto const& [direction, comm, from, tag] = channel();
+    auto const& from = channel();
     MPI_Message found = MPI_MESSAGE_NULL;
     MPI_Status status;
     int is_there = 0;
-    check(MPI_Improbe(from, tag, comm, &is_there, &found, &status), "MPI_Improbe");
+    check(MPI_Improbe(from.peer, from.tag, from.comm, &is_there, &found, &status), "MPI_Improbe");
     if (is_there == 0) return false;
-    message_.emplace(found, status, comm);
+    message_.emplace(found, status, from.comm);
     if (!message_->is_from_no_rank()) message_->check_fits(window_);
     return true;
   }

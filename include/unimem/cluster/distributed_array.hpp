@@ -16,7 +16,6 @@
 #include <span>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 namespace unimem::mpi {
 
@@ -57,8 +56,9 @@ class DistributedArray {
 
   /// Throws InvalidArgument, in every rank, if the ranks differ in count, halo or size of an element; what making a
   /// buffer throws; DeviceError("mpi", …).
-  explicit DistributedArray(std::size_t count, MPI_Comm comm = MPI_COMM_WORLD, DistributedArrayOptions options = {})
-      : DistributedArray(checked(count, comm, options), comm, std::move(options), rank_in(comm)) {}
+  explicit DistributedArray(std::size_t count, MPI_Comm comm = MPI_COMM_WORLD,
+                            DistributedArrayOptions const& options = {})
+      : DistributedArray(checked(count, comm, options), comm, options, rank_in(comm)) {}
 
   /// Of the whole array, over all ranks.
   [[nodiscard]] std::size_t size() const noexcept { return exchange_.blocks().count(); }
@@ -111,7 +111,8 @@ class DistributedArray {
   [[nodiscard]] BufferStatistics buffer_statistics() const { return buffer_.statistics(); }
 
  private:
-  DistributedArray(detail::BlockDistribution const& blocks, MPI_Comm comm, DistributedArrayOptions&& options, int rank)
+  DistributedArray(detail::BlockDistribution const& blocks, MPI_Comm comm, DistributedArrayOptions const& options,
+                   int rank)
       : buffer_(blocks.reach(rank).size(), buffer_options(options)),
         whole_(buffer_.slice(0, buffer_.size())),
         exchange_(zeroed_core(), blocks, rank, sizeof(T), options.message_bytes, comm) {}
@@ -123,11 +124,11 @@ class DistributedArray {
     MPI_Comm_rank(comm, &rank);
     return rank;
   }
-  static BufferOptions buffer_options(DistributedArrayOptions& options) {
+  static BufferOptions buffer_options(DistributedArrayOptions const& options) {
     BufferOptions of_buffer;
     of_buffer.manager = options.manager;
     of_buffer.device = options.device;
-    of_buffer.name = std::move(options.name);
+    of_buffer.name = options.name;
     return of_buffer;
   }
   static detail::BlockDistribution checked(std::size_t count, MPI_Comm comm, DistributedArrayOptions const& options) {

@@ -19,8 +19,9 @@ class ExposedMemory {
     check(MPI_Comm_dup(among, &comm_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
     auto const size = static_cast<MPI_Aint>(bytes);
-    int const made = is_on_one_machine() ? MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, comm_, &memory_, &window_)
-                                         : MPI_Win_allocate(size, 1, MPI_INFO_NULL, comm_, &memory_, &window_);
+    auto* const memory = static_cast<void*>(&memory_);
+    int const made = is_on_one_machine() ? MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, comm_, memory, &window_)
+                                         : MPI_Win_allocate(size, 1, MPI_INFO_NULL, comm_, memory, &window_);
     if (made != MPI_SUCCESS) {
       MPI_Comm_free(&comm_);
       check(made, "MPI_Win_allocate");

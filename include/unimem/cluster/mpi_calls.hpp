@@ -16,11 +16,10 @@
 #include <mpi-ext.h>
 #endif
 
-/// Buffers of several ranks: MPI moves the bytes, buffers say where they are current. Header-only, since each
-/// implementation of MPI has a binary interface of its own: nothing of MPI is compiled into the library.
-namespace unimem::mpi {
+// Buffers of several ranks: MPI moves the bytes, buffers say where they are current. Header-only, since each
+// implementation of MPI has a binary interface of its own: nothing of MPI is compiled into the library.
 
-namespace detail {
+namespace unimem::mpi::detail {
 
 /// MPI's own words for an error code.
 inline std::string error_text(int code) {
@@ -57,6 +56,4 @@ inline void require_threads(char const* operation) {
       operation, "MPI", "it needs MPI_THREAD_MULTIPLE of MPI_Init_thread, which gave level " + std::to_string(level));
 }
 
-}  // namespace detail
-
-}  // namespace unimem::mpi
+}  // namespace unimem::mpi::detail

@@ -17,7 +17,7 @@ inline int highest_tag() {
   static int const highest = [] {
     int* of_mpi = nullptr;
     int is_set = 0;
-    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &of_mpi, &is_set);
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&of_mpi), &is_set);
     return (is_set != 0 ? *of_mpi : 32767) - reserved_tags();  // 32767 is what every MPI has
   }();
   return highest;
