@@ -17,8 +17,6 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAreArray;
 
-constexpr int tag = 6;
-
 class AsyncMessages : public RanksTest {
  protected:
   using Numbers = UnifiedBuffer<std::uint32_t>;

@@ -14,7 +14,6 @@ namespace {
 class DeviceAddresses : public RanksTest {
  protected:
   static constexpr std::size_t count = 3'000'000;  // more than a piece
-  static constexpr int tag = 4;
 
   void SetUp() override {
     if (!has_partner()) GTEST_SKIP() << "there is no rank to talk to";
@@ -42,7 +41,7 @@ TEST_F(DeviceAddresses, BytesGoFromDeviceToDevice) {
   } else {
     auto y = on_device(std::vector<std::uint32_t>(count, 7));
     mpi::receive(write(y), partner(), tag);
-    EXPECT_EQ(y.state(), BufferState::device_only);
+    EXPECT_EQ(y.state(), BufferState::device_dirty);
     EXPECT_EQ(y.statistics().device_to_host_bytes, 0U);
     auto expected = numbers_of(partner(), count);
     EXPECT_EQ(y.to_vector(), expected);

@@ -12,8 +12,6 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-constexpr int tag = 8;
-
 class MpiFailures : public RanksTest {
  protected:
   static constexpr auto words = "rank 7 has died";

@@ -17,8 +17,6 @@ using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-constexpr int tag = 5;
-
 class Messages : public RanksTest {
  protected:
   void SetUp() override {

@@ -21,6 +21,8 @@ namespace unimem::testing {
 /// Ranks that are a ring, each with a simulated device, whose fresh memory reads 0xCD, and a manager of its own.
 class RanksTest : public ::testing::Test {
  protected:
+  static constexpr int tag = 5;
+
   static int rank() {
     int number = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &number);

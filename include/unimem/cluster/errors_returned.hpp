@@ -27,6 +27,11 @@ class ErrorsReturned {
     MPI_Comm_get_errhandler(comm, &changed().back().handler);
     if (changed().back().handler != MPI_ERRORS_RETURN) MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
   }
+  /// What these know lives longer than static objects that are made from now on.
+  static void outlive_caller() {
+    mutex();
+    changed();
+  }
   ErrorsReturned(ErrorsReturned const&) = delete;
   ErrorsReturned& operator=(ErrorsReturned const&) = delete;
   ~ErrorsReturned() {

@@ -67,6 +67,56 @@ class PendingMessage {
   ExternalWork work_;
 };
 
+/// Queues of the cpu device, each for one message at a time: a message waits there for what must end before it, and
+/// keeps no other waiting. A queue has a thread once something had to be waited for.
+class WaitingQueues {
+ public:
+  /// One of them, for as long as this lives.
+  class Taken {
+   public:
+    explicit Taken(Device& cpu) : queue_(take(cpu)) {}
+    Taken(Taken const&) = delete;
+    Taken& operator=(Taken const&) = delete;
+    ~Taken() { give_back(std::move(queue_)); }
+    [[nodiscard]] Queue& operator*() const noexcept { return *queue_; }
+    [[nodiscard]] Queue* operator->() const noexcept { return queue_.get(); }
+
+   private:
+    std::unique_ptr<Queue> queue_;
+  };
+
+  /// The idle ones live longer than static objects that are made from now on.
+  static void outlive_caller() { idle(); }
+
+ private:
+  struct Idle {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Queue>> queues;
+  };
+  static Idle& idle() {
+    static Idle of_this_process;
+    return of_this_process;
+  }
+  static std::unique_ptr<Queue> take(Device& cpu) {
+    {
+      std::lock_guard const lock{idle().mutex};
+      if (!idle().queues.empty()) {
+        auto queue = std::move(idle().queues.back());
+        idle().queues.pop_back();
+        return queue;
+      }
+    }
+    return std::make_unique<Queue>(cpu.create_queue());
+  }
+  static void give_back(std::unique_ptr<Queue> queue) noexcept {
+    try {
+      std::lock_guard const lock{idle().mutex};
+      idle().queues.push_back(std::move(queue));
+    } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): then it ends here, its work being done
+    }
+  }
+};
+
 /// The messages of this process that are under way, and the thread that carries them on while there are any. It calls
 /// MPI as often as it can for a moment, then every so many microseconds, as long as nothing comes. At MPI_Finalize what
 /// MPI has of them ends as it ends then, and what has not begun fails.
@@ -119,7 +169,10 @@ class Progress {
     std::exception_ptr failure;
   };
 
-  Progress() = default;
+  Progress() {
+    ErrorsReturned::outlive_caller();
+    WaitingQueues::outlive_caller();
+  }
 
   void work() {
     constexpr int patience = 200;  // of looks at which nothing has moved
@@ -221,53 +274,6 @@ class Progress {
   std::atomic<std::size_t> waiting_{0};  ///< of them, those that have not begun
   std::thread thread_;
   bool is_stopping_ = false;
-};
-
-/// Queues of the cpu device, each for one message at a time: a message waits there for what must end before it, and
-/// keeps no other waiting. A queue has a thread once something had to be waited for.
-class WaitingQueues {
- public:
-  /// One of them, for as long as this lives.
-  class Taken {
-   public:
-    explicit Taken(Device& cpu) : queue_(take(cpu)) {}
-    Taken(Taken const&) = delete;
-    Taken& operator=(Taken const&) = delete;
-    ~Taken() { give_back(std::move(queue_)); }
-    [[nodiscard]] Queue& operator*() const noexcept { return *queue_; }
-    [[nodiscard]] Queue* operator->() const noexcept { return queue_.get(); }
-
-   private:
-    std::unique_ptr<Queue> queue_;
-  };
-
- private:
-  struct Idle {
-    std::mutex mutex;
-    std::vector<std::unique_ptr<Queue>> queues;
-  };
-  static Idle& idle() {
-    static Idle of_this_process;
-    return of_this_process;
-  }
-  static std::unique_ptr<Queue> take(Device& cpu) {
-    {
-      std::lock_guard const lock{idle().mutex};
-      if (!idle().queues.empty()) {
-        auto queue = std::move(idle().queues.back());
-        idle().queues.pop_back();
-        return queue;
-      }
-    }
-    return std::make_unique<Queue>(cpu.create_queue());
-  }
-  static void give_back(std::unique_ptr<Queue> queue) noexcept {
-    try {
-      std::lock_guard const lock{idle().mutex};
-      idle().queues.push_back(std::move(queue));
-    } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): then it ends here, its work being done
-    }
-  }
 };
 
 }  // namespace unimem::mpi::detail
