@@ -242,8 +242,8 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     }
   }();
   // Of several steps the event is the last one's: that it never began does not say that of the others.
-  bool const is_of_others = detail::QueueControl::is_external(event) && queue.record().ticket() == before;
-  bool const one_step = (event.queue_id() == queue.id() && event.ticket() == before + 1) || is_of_others;
+  bool const on_this_queue = event.queue_id() == queue.id() && event.ticket() == before + 1;
+  bool const one_step = on_this_queue || detail::QueueControl::is_external(event);
   auto const what = one_step ? Commits::Events::of_all : Commits::Events::of_the_end;
 
   // The work is on its way: from here on nothing can fail.

@@ -1,6 +1,10 @@
 #include "cluster/counted_calls.hpp"
 #include "cluster/ranks.hpp"
 
+#include <unimem/core/error.hpp>
+
+#include <algorithm>
+
 // An MPI that says that it takes CUDA's addresses is given them: on the stand-in driver, whose device memory the host
 // can read.
 
@@ -51,6 +55,30 @@ TEST_F(DeviceAddresses, BytesGoFromDeviceToDevice) {
     mpi::receive(write(part), partner(), tag);
     std::copy_n(expected.begin() + 10, 20, expected.begin() + 100);
     EXPECT_EQ(y.to_vector(), expected);
+  }
+}
+
+TEST_F(DeviceAddresses, BytesGoFromDeviceToDeviceBehindTheCallersBack) {
+  if (is_first()) {
+    auto x = on_device(numbers_of(rank(), count));
+    mpi::isend(read(x), partner(), tag).wait();
+    EXPECT_EQ(x.statistics().device_to_host_bytes, 0U);
+    EXPECT_EQ(x.state(), BufferState::device_only);
+    mpi::isend(read(x, 0, 10), partner(), tag).wait();
+  } else {
+    auto y = on_device(std::vector<std::uint32_t>(count, 7));
+    mpi::ireceive(write(y), partner(), tag);
+    y.slice(5, 10).fill(1);  // on the device, behind what is received
+    auto expected = numbers_of(partner(), count);
+    std::fill_n(expected.begin() + 5, 10, 1U);
+    EXPECT_EQ(y.statistics().device_to_host_bytes, 0U);
+    EXPECT_EQ(y.to_vector(), expected);
+    y.fill(3);
+    y.release_host();
+    auto const received = mpi::ireceive(write(y), partner(), tag);
+    EXPECT_THROW(received.wait(), SizeMismatch);
+    EXPECT_THROW(static_cast<void>(y.to_vector()), SizeMismatch);
+    EXPECT_EQ(y.to_vector(), std::vector<std::uint32_t>(count, 3));
   }
 }
 

@@ -43,8 +43,8 @@ class OperandInWork {
 
 class PendingSend final : public PendingMessage {
  public:
-  PendingSend(Window const& window, Channel channel)
-      : PendingMessage(channel), window_(window), queue_(host_device()) {}
+  PendingSend(Window const& window, Device& at, Channel channel)
+      : PendingMessage(channel), window_(window), queue_(at) {}
   [[nodiscard]] bool try_begin() override {
     if (!operand.is_ready()) return false;
     Counted const what(window_.count(), window_.elements);
@@ -72,8 +72,8 @@ class PendingSend final : public PendingMessage {
 
 class PendingReceive final : public PendingMessage {
  public:
-  PendingReceive(Window const& window, Channel channel)
-      : PendingMessage(channel), window_(window), queue_(host_device()) {}
+  PendingReceive(Window const& window, Device& at, Channel channel)
+      : PendingMessage(channel), window_(window), queue_(at) {}
   /// Found, and kept from all other receives; its memory may have to be waited for.
   [[nodiscard]] bool try_begin() override {
     auto const& from = channel();
@@ -106,17 +106,26 @@ class PendingReceive final : public PendingMessage {
   bool has_memory_ = false;
 };
 
-/// Begins `message`, whose memory is `operand`'s on the host, as work that reads or writes it.
+/// Where a message's memory is: on a device that has the bytes and whose addresses MPI takes, else on the host.
+inline Device& place_of(Window const& window) {
+  auto* const reached = find(window).reached;
+  return reached != nullptr ? *reached : host_device();
+}
+
+/// Begins `message` as work that reads or writes `operand` on the message's device.
 template <class Message>
 Event begin(KernelOperand const& operand, std::shared_ptr<Message> message) {
-  auto const event = use_on_device(
-      message->queue(), {&operand.operand, 1}, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
-        auto const& where = memory.front();
-        message->operand.is_ready_after(needs, message->queue().record(),
-                                        where.empty() ? nullptr : host_device().address(where));
-        Progress::instance().add(message);
-        return message->event();
-      });
+  auto& queue = message->queue();
+  bool const on_host = &queue.device() == &host_device();
+  auto const work = [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+    auto const& where = memory.front();
+    auto* const address = where.empty() ? nullptr : queue.device().address(where);
+    // What a driver's queue waits for is in it only once something is submitted behind that.
+    message->operand.is_ready_after(needs, on_host ? queue.record() : queue.mark(), address);
+    Progress::instance().add(message);
+    return message->event();
+  };
+  auto const event = use_on_device(queue, {&operand.operand, 1}, work);
   Progress::instance().advance();
   return event;
 }
@@ -128,7 +137,8 @@ Event begin(KernelOperand const& operand, std::shared_ptr<Message> message) {
 ///     auto const sent = mpi::isend(read(x), 1, tag, comm);
 ///
 /// It is work like a launch: it waits for work that writes those bytes, and what writes them afterwards waits for it;
-/// its failure is the event's. What a device has comes to the host's memory first, and goes as one message.
+/// its failure is the event's. What a device has is sent from there where MPI takes its addresses, else comes to the
+/// host's memory first, and goes as one message.
 /// A thread of this process carries it on. Messages to one rank by one tag, blocking ones among them, go in the order
 /// in which they were begun, also where an earlier one still waits for its bytes. `comm` must stay until the end.
 ///
@@ -144,10 +154,11 @@ inline Event isend(KernelOperand const& x, int to, int tag, MPI_Comm comm = MPI_
   operand.operand.intent = Intent::read;
   using detail::Channel;
   return detail::begin(operand,
-                       std::make_shared<detail::PendingSend>(window, Channel{Channel::Direction::send, comm, to, tag}));
+                       std::make_shared<detail::PendingSend>(window, detail::place_of(window),
+                                                             Channel{Channel::Direction::send, comm, to, tag}));
 }
 
-/// Receives as `receive` does, behind the caller's back, into the host's memory. It is work like a launch that writes:
+/// Receives as `receive` does, behind the caller's back. It is work like a launch that writes:
 /// launches and host accesses of these bytes wait for it. Messages are found in the order in which the receives that
 /// they fit were begun, though a message may be found before the memory is free for it.
 ///
@@ -162,8 +173,9 @@ inline Event ireceive(KernelOperand const& y, int from, int tag, MPI_Comm comm =
   auto operand = y;
   operand.operand.intent = Intent::write;
   using detail::Channel;
-  return detail::begin(
-      operand, std::make_shared<detail::PendingReceive>(window, Channel{Channel::Direction::receive, comm, from, tag}));
+  return detail::begin(operand,
+                       std::make_shared<detail::PendingReceive>(window, detail::place_of(window),
+                                                                Channel{Channel::Direction::receive, comm, from, tag}));
 }
 
 }  // namespace unimem::mpi

@@ -67,14 +67,14 @@ class PendingMessage {
   ExternalWork work_;
 };
 
-/// Queues of the cpu device, each for one message at a time: a message waits there for what must end before it, and
-/// keeps no other waiting. A queue has a thread once something had to be waited for.
+/// Queues, each for one message at a time: a message waits there for what must end before it, and keeps no other
+/// waiting. One of the cpu device has a thread once something had to be waited for.
 class WaitingQueues {
  public:
   /// One of them, for as long as this lives.
   class Taken {
    public:
-    explicit Taken(Device& cpu) : queue_(take(cpu)) {}
+    explicit Taken(Device& device) : queue_(take(device)) {}
     Taken(Taken const&) = delete;
     Taken& operator=(Taken const&) = delete;
     ~Taken() { give_back(std::move(queue_)); }
@@ -97,16 +97,18 @@ class WaitingQueues {
     static Idle of_this_process;
     return of_this_process;
   }
-  static std::unique_ptr<Queue> take(Device& cpu) {
+  static std::unique_ptr<Queue> take(Device& device) {
     {
       std::lock_guard const lock{idle().mutex};
-      if (!idle().queues.empty()) {
-        auto queue = std::move(idle().queues.back());
-        idle().queues.pop_back();
+      auto& queues = idle().queues;
+      auto const found = std::ranges::find_if(queues, [&](auto const& one) { return &one->device() == &device; });
+      if (found != queues.end()) {
+        auto queue = std::move(*found);
+        queues.erase(found);
         return queue;
       }
     }
-    return std::make_unique<Queue>(cpu.create_queue());
+    return std::make_unique<Queue>(device.create_queue());
   }
   static void give_back(std::unique_ptr<Queue> queue) noexcept {
     try {

@@ -9,7 +9,9 @@
 namespace unimem {
 
 /// Work that something outside the library carries out (a network, another library's thread) and whose end the caller
-/// tells. Its event is one like any other: buffers order their work behind it, threads and coroutines wait for it.
+/// tells. Its event is one like any other: buffers order their work behind it, threads and coroutines wait for it. As
+/// the work of a buffer (`use_on_device`) it is all that there is at the buffer's memory: one that never began is
+/// believed.
 ///
 /// The work has begun when this is made. One thread at a time uses the object, whichever that is; its event is
 /// thread-safe. Move-only; one that was moved from stands for nothing.
