@@ -6,6 +6,7 @@
 
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/size.hpp>
+#include <unimem/device/sim.hpp>
 #include <unimem/kernel/operand.hpp>
 #include <unimem/mpi.hpp>
 
@@ -118,6 +119,40 @@ void messages(int rounds) {
   verdict("the most added below that", most_added / 1e3, "µs", most_added <= 1000, "≤ 1 µs");
 }
 
+/// What a device alone has, to a rank that receives it on the host: whole, or in pieces of which one comes from the
+/// device while another is sent.
+void from_a_device(int rounds) {
+  constexpr std::size_t bytes = std::size_t{64} << 20;
+  auto& device = unimem::make_sim({.memory_bytes = std::size_t{256} << 20, .download_bytes_per_second = 3e9});
+  unimem::UnifiedBuffer<std::byte> buffer(bytes, {.device = &device});
+  std::vector<double> whole, pieces;
+  for (int i = 0; i < rounds; ++i) {
+    for (bool const as_one_message : {true, false}) {
+      if (rank() == 0) {
+        static_cast<void>(buffer.device_overwrite(device));
+        buffer.release_host();
+      } else {
+        buffer.fill(std::byte{0});  // its pages are there
+      }
+      MPI_Barrier(MPI_COMM_WORLD);
+      auto const began = Clock::now();
+      if (rank() == 0) {
+        mpi::send(unimem::read(buffer), 1, tag, MPI_COMM_WORLD, {.as_one_message = as_one_message});
+      } else {
+        mpi::receive(unimem::write(buffer), 0, tag);
+      }
+      MPI_Barrier(MPI_COMM_WORLD);
+      (as_one_message ? whole : pieces).push_back(nanoseconds_since(began));
+    }
+  }
+  if (!is_shown()) return;
+  fmt::print("{} from a simulated device that gives 3 GB/s, which alone takes {:.1f} ms:\n", unimem::format_size(bytes),
+             static_cast<double>(bytes) / 3e6);
+  fmt::print("    as one message {:.1f} ms, in pieces {:.1f} ms; least {:.1f} and {:.1f}\n",
+             unimem::bench::spread(whole).median / 1e6, unimem::bench::spread(pieces).median / 1e6,
+             *std::ranges::min_element(whole) / 1e6, *std::ranges::min_element(pieces) / 1e6);
+}
+
 void halos(int rounds) {
   constexpr std::size_t halo = 8192;
   mpi::DistributedArray<double> array(std::size_t{1} << 20, MPI_COMM_WORLD, {.halo = halo});
@@ -187,6 +222,7 @@ int run_ranks(int argc, char** argv) {
     fmt::print("{}\n", all.substr(0, all.find_first_of(",\n")));
   }
   messages(quick ? 20 : 200);
+  from_a_device(quick ? 3 : 10);
   halos(quick ? 20 : 200);
   MPI_Finalize();
   return 0;
