@@ -5,13 +5,15 @@ include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/unimem")
 
-# Two export sets: a consumer of the shared library must not be asked for what only the static one needs.
+# An export set for each: a consumer of the shared library must not be asked for what only the others need.
 install(TARGETS unimem EXPORT unimem_shared
         LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(TARGETS unimem_static EXPORT unimem_static
         ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(TARGETS unimem_mpi EXPORT unimem_mpi)
 install(EXPORT unimem_shared FILE unimem-shared.cmake NAMESPACE unimem:: DESTINATION "${package_dir}")
 install(EXPORT unimem_static FILE unimem-static.cmake NAMESPACE unimem:: DESTINATION "${package_dir}")
+install(EXPORT unimem_mpi FILE unimem-mpi.cmake NAMESPACE unimem:: DESTINATION "${package_dir}")
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/unimem" "${PROJECT_BINARY_DIR}/include/unimem"
         DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.hpp")

@@ -9,6 +9,7 @@ Rules, each with a test in tests/tools/check_includes_test.py:
   private      public headers are <unimem/folder/file.hpp>; private ones "folder/file.hpp"; nothing is relative to the file
   faces        apps, examples and the README's reader see public headers alone
   drivers      a driver's headers (CL/, cuda.h, …) are included under src/device only, CUDA's C++ libraries (cuda/…) by tests
+  mpi          MPI's headers are included under include/unimem/cluster, and by who uses it: nothing of MPI is compiled into the library
   umbrella     include/unimem/unimem.hpp names every public header, and nobody inside the house includes it
   headers      docs/headers.md says of every public header whether its shape is fixed
   links        what a page of documentation links to inside the tree exists
@@ -28,7 +29,7 @@ FLOORS = {
     "manager": 3,
     "buffer": 4, "report": 4,
     "kernel": 5, "share": 5,
-    "stream": 6,
+    "stream": 6, "cluster": 6,
 }
 APPS_FLOOR = 7
 # Test folders named otherwise than the floor they test.
@@ -36,6 +37,8 @@ TEST_FLOORS = {"cli": APPS_FLOOR, "fuzz": APPS_FLOOR, "packaging": APPS_FLOOR, "
 # Made by CMake from cmake/version.hpp.in, so it is no file of the tree.
 GENERATED_HEADERS = {"unimem/core/version.hpp"}
 UMBRELLA = "include/unimem/unimem.hpp"
+# What gives <unimem/cluster/...> to users.
+MPI_HEADER = "include/unimem/mpi.hpp"
 HEADERS_PAGE = "docs/headers.md"
 
 SOURCES = {".hpp", ".h", ".cpp", ".inc"}
@@ -53,6 +56,7 @@ source_location span sstream stack stdexcept stop_token streambuf string string_
 tuple type_traits typeindex typeinfo unordered_map unordered_set utility valarray variant vector version
 """.split())
 DRIVER = re.compile(r"^(CL/|cuda(?!/)|nvrtc|hip/|Metal/|level_zero/)")
+MPI = re.compile(r"^mpi(-ext)?\.h$")
 CUDA_LIBRARY = re.compile(r"^(cuda|cub|thrust)/")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:<([^>]+)>|"([^"]+)")', re.MULTILINE)
 
@@ -106,6 +110,8 @@ def place_of(path: PurePosixPath) -> "Place | None":
     parts = path.parts
     if str(path) == UMBRELLA:
         return Place("umbrella", "", APPS_FLOOR)
+    if str(path) == MPI_HEADER:
+        return Place("public", "cluster", FLOORS["cluster"])
     if parts[:2] == ("include", "unimem"):
         return Place("public", parts[2], FLOORS[parts[2]])
     if parts[0] == "src":
@@ -161,6 +167,10 @@ def check_source(path: PurePosixPath, text: str) -> Iterator[Violation]:
         if CUDA_LIBRARY.match(include.name) and place.kind != "test":
             yield violation("drivers", f"<{include.name}> is for tests: the library compiles without CUDA's")
             continue
+        if MPI.match(include.name):
+            if place.folder != "cluster" and place.kind not in ("example", "benchmark"):
+                yield violation("mpi", f"<{include.name}> is for the floor cluster: the library is one for every MPI")
+            continue
         target = target_of(include)
         if place.kind == "public" and (target is None or target[0] == "private"):
             if include.quoted or include.name not in STANDARD:
@@ -200,7 +210,7 @@ def check_umbrella(headers: "set[str]", page: str, text: str) -> Iterator[Violat
 
 
 def headers_on(page: str) -> "set[str]":
-    return {f"unimem/{name}" for name in re.findall(r"`(\w+/(?:detail/)?\w+\.hpp)`", page)}
+    return {f"unimem/{name}" for name in re.findall(r"`(\w+/(?:detail/)?\w+\.hpp|mpi\.hpp)`", page)}
 
 
 def check_headers_page(headers: "set[str]", text: str) -> Iterator[Violation]:

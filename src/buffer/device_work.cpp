@@ -13,6 +13,7 @@
 #include "buffer/transfer_engine.hpp"
 #include "buffer/windows.hpp"
 #include "core/few.hpp"
+#include "device/queue_control.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
 
@@ -238,7 +239,8 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     }
   }();
   // Of several steps the event is the last one's: that it never began does not say that of the others.
-  bool const one_step = event.queue_id() == queue.id() && event.ticket() == before + 1;
+  bool const on_this_queue = event.queue_id() == queue.id() && event.ticket() == before + 1;
+  bool const one_step = on_this_queue || detail::QueueControl::is_external(event);
   auto const what = one_step ? Commits::Events::of_all : Commits::Events::of_the_end;
 
   // The work is on its way: from here on nothing can fail.

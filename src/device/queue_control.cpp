@@ -27,11 +27,11 @@ std::exception_ptr inherited_error(char const* what) noexcept {
 
 }  // namespace
 
-QueueControl& QueueControl::create() {
+QueueControl& QueueControl::create(Work work) {
   static std::atomic<std::uint64_t> next_id{1};
   // Kept reachable, so that leak checkers see an owner; never freed, so that events of dead queues can still be asked.
   static constinit std::atomic<QueueControl*> latest{nullptr};
-  auto* const control = new QueueControl{next_id.fetch_add(1, std::memory_order_relaxed)};
+  auto* const control = new QueueControl{next_id.fetch_add(1, std::memory_order_relaxed), work};
   control->made_before_ = latest.exchange(control, std::memory_order_relaxed);
   return *control;
 }

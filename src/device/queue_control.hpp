@@ -59,7 +59,12 @@ class QueueControl {
   static constexpr std::size_t kept_failures = 256;
 
   /// A new block with an id of its own.
-  [[nodiscard]] static QueueControl& create();
+  [[nodiscard]] static QueueControl& create() { return create(Work::of_a_queue); }
+  /// The same for work that no queue carries out: each ticket is the whole of its work.
+  [[nodiscard]] static QueueControl& create_external() { return create(Work::external); }
+  [[nodiscard]] static bool is_external(Event event) noexcept {
+    return event.control_ != nullptr && event.control_->work_ == Work::external;
+  }
 
   QueueControl(QueueControl const&) = delete;
   QueueControl& operator=(QueueControl const&) = delete;
@@ -145,7 +150,9 @@ class QueueControl {
   void set_waiter(std::shared_ptr<Waiter> waiter) noexcept;
 
  private:
-  explicit QueueControl(std::uint64_t id) noexcept : id_(id) {}
+  enum class Work : bool { of_a_queue, external };
+  [[nodiscard]] static QueueControl& create(Work work);
+  QueueControl(std::uint64_t id, Work work) noexcept : id_(id), work_(work) {}
 
   /// The failure of work for which there was no memory when it came to be known.
   struct SetAside {
@@ -177,6 +184,7 @@ class QueueControl {
 
   MadeHere const made_{};
   std::uint64_t const id_;
+  Work const work_;
   QueueControl* made_before_ = nullptr;  ///< keeps all reachable
   std::atomic<Ticket> submitted_{0};
   std::atomic<Ticket> completed_{0};

@@ -44,6 +44,15 @@ class CheckIncludes(unittest.TestCase):
     def test_a_sound_tree_has_no_violation(self):
         self.assertEqual(self.violations({}), [])
 
+    def test_mpi_stays_on_its_floor(self):
+        page = SOUND["docs/headers.md"] + "\n`mpi.hpp`, `cluster/c.hpp`\n"
+        sound = {"docs/headers.md": page, "include/unimem/mpi.hpp": "#include <unimem/cluster/c.hpp>\n",
+                 "include/unimem/cluster/c.hpp": "#include <unimem/device/d.hpp>\n#include <mpi.h>\n#include <mpi-ext.h>\n",
+                 "tests/cluster/c_test.cpp": "#include <unimem/mpi.hpp>\n#include <mpi.h>\n"}
+        self.assertEqual(self.violations(sound), [])
+        self.assert_caught("mpi", "src/device/m.cpp", "#include <mpi.h>\n")
+        self.assert_caught("mpi", "include/unimem/core/a.hpp", "#include <mpi.h>\n")
+
     def test_a_folder_may_not_look_up(self):
         self.assert_caught("direction", "src/core/a.cpp", "#include <vector>\n#include <unimem/device/d.hpp>\n", 2)
         self.assert_caught("direction", "src/pool/p.cpp", '#include "manager/m.hpp"\n')

@@ -175,6 +175,12 @@ class UNIMEM_API BufferCore final : public Resident {
     return host_slow(range, intent, looks);
   }
 
+  /// What `host` would return where it would do nothing more than that; null otherwise, and for a buffer without bytes.
+  /// The memory stays as long as after `host`. One atomic load.
+  [[nodiscard]] void* host_at_once(Intent intent) const noexcept {
+    return published_.host_may_access(intent) ? published_.host_address() : nullptr;
+  }
+
   /// Whether `host` waits for nothing, whatever the range. One atomic load.
   [[nodiscard]] bool host_ready(Intent intent) const noexcept { return published_.host_is_ready(intent); }
   /// Whether `sync_to_device` returns at once, whatever the range. One atomic load.
