@@ -137,7 +137,8 @@ void from_a_device(int rounds) {
       MPI_Barrier(MPI_COMM_WORLD);
       auto const began = Clock::now();
       if (rank() == 0) {
-        mpi::send(unimem::read(buffer), 1, tag, MPI_COMM_WORLD, {.as_one_message = as_one_message});
+        mpi::send(unimem::read(buffer), 1, tag, MPI_COMM_WORLD,
+                  {.piece_bytes = as_one_message ? 0 : std::size_t{4} << 20});
       } else {
         mpi::receive(unimem::write(buffer), 0, tag);
       }

@@ -143,20 +143,16 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   }
   parts->check_intact(range);
   if (host && !BufferAccess(*parts).await_or_wait(context, *host, range, for_writing)) return false;
-  // Before anything is committed: it may fail.
-  HeldTurn lasting;
-  if (lasts != Turn::ends_at_once) lasting = std::move(turn);
-  auto* const begun = lasting.get();
-  auto held = hold != nullptr && host ? with_turn(host, std::move(lasting)) : nullptr;
+  if (hold != nullptr && host) {  // before anything is committed: it may fail
+    if (turn) turn->ends_as(SharedTurn::Outcome::written);
+    HeldTurn lasting;
+    if (lasts != Turn::ends_at_once) lasting = std::move(turn);
+    *hold = {with_turn(host, std::move(lasting)), host->host_window(range)};
+  }
   if (plan) Commits(*parts).commit(*std::move(plan), {});
   if (!host) return true;
   host->usage().note_host(intent != Intent::write, intent != Intent::read);
-  if (hold == nullptr) {
-    host->mark_exported(range, for_writing);
-  } else {
-    if (begun != nullptr) begun->ends_as(SharedTurn::Outcome::written);
-    *hold = {std::move(held), host->host_window(range)};
-  }
+  if (hold == nullptr) host->mark_exported(range, for_writing);
   address = host->host_address();
   return true;
 }

@@ -118,7 +118,7 @@ TEST_F(Messages, APeerThatCallsMpiItselfIsUnderstood) {
   constexpr int count = 3000;
   if (is_first()) {
     auto x = holding_on_device<std::int32_t>(-4, count);
-    mpi::send(read(x), partner(), tag, MPI_COMM_WORLD, {.piece_bytes = 100, .as_one_message = true});
+    mpi::send(read(x), partner(), tag, MPI_COMM_WORLD, {});
     auto const more = counting<float>(1.5F, count);
     MPI_Send(more.data(), count, MPI_FLOAT, partner(), tag, MPI_COMM_WORLD);
   } else {
@@ -296,7 +296,8 @@ TEST_F(BadArguments, RanksTagsAndCommunicatorsAreChecked) {
   expect([&] { mpi::receive(write(x), 0, -7); }, "tag", "-7");
   expect([&] { mpi::send(write(x), 0, tag); }, "what is sent", "write(…)");
   expect([&] { mpi::receive(read(x), 0, tag); }, "what receives", "read(…)");
-  expect([&] { mpi::send(read(x), 0, tag, MPI_COMM_WORLD, {.piece_bytes = 0}); }, "piece_bytes", "0");
+  expect([&] { mpi::send(read(x), 0, tag, MPI_COMM_WORLD, {.piece_bytes = std::size_t{1} << 31}); }, "piece_bytes",
+         "2147483648");
   EXPECT_THAT(x.to_vector(), ElementsAreArray(numbers_of(rank(), 10)));
 }
 

@@ -26,12 +26,11 @@ inline void await_turn(Channel const& channel) {
 
 /// How a message is sent.
 struct SendOptions {
-  /// Bytes that a device alone has, and whose addresses MPI does not take, go in pieces of so many bytes if there are
-  /// more: one comes from the device while the one before it is sent. `receive` puts them together. At least 1.
-  std::size_t piece_bytes = std::size_t{4} << 20;
-  /// One message whatever its size and wherever its bytes are: for peers that receive with calls of MPI's own. Bytes
-  /// that are on a device come to the host first.
-  bool as_one_message = false;
+  /// 0: one message whatever its size and wherever its bytes are. Else bytes that a device alone has, and whose
+  /// addresses MPI does not take, go in pieces of so many bytes if there are more (4 MiB, say): one comes from the
+  /// device while the one before it is sent. Only for peers that call `receive`, which puts them together: MPI_Recv
+  /// would get the header and no word of what follows.
+  std::size_t piece_bytes = 0;
 };
 
 /// Sends what is read to another rank, and returns when the buffer may be written again, as MPI_Send does:
@@ -40,8 +39,8 @@ struct SendOptions {
 ///
 /// Waits for work that writes those bytes. What is current on the host is sent from there, and nothing is moved; what a
 /// device has is sent from its memory where MPI takes its addresses, else comes to the host first, or through pinned
-/// blocks where it is more than a piece, counted by the buffer's statistics. Numbers are sent as MPI's own types, all
-/// other elements as bytes, any number of them; the peer may call `receive`, or MPI itself but for messages in pieces.
+/// blocks where it goes in pieces, counted by the buffer's statistics. Numbers are sent as MPI's own types, all other
+/// elements as bytes, any number of them; the peer may call `receive`, or MPI itself but for messages in pieces.
 ///
 /// Throws InvalidArgument for a rank or tag that there is not, and for an operand that is only written;
 /// UnsupportedOperation before MPI_Init and after MPI_Finalize; what bringing the bytes throws; DeviceError("mpi", …)
@@ -49,8 +48,8 @@ struct SendOptions {
 inline void send(KernelOperand const& x, int to, int tag, MPI_Comm comm = MPI_COMM_WORLD,
                  SendOptions const& options = {}) {
   detail::check_target("mpi::send", to, tag, comm);
-  if (options.piece_bytes == 0 || options.piece_bytes > INT_MAX) {
-    throw InvalidArgument("piece_bytes", std::to_string(options.piece_bytes), "from 1 to " + std::to_string(INT_MAX));
+  if (options.piece_bytes > INT_MAX) {
+    throw InvalidArgument("piece_bytes", std::to_string(options.piece_bytes), "at most " + std::to_string(INT_MAX));
   }
   detail::Window const window(x);
   detail::check_sent(window);
@@ -61,7 +60,7 @@ inline void send(KernelOperand const& x, int to, int tag, MPI_Comm comm = MPI_CO
   }
   detail::ErrorsReturned const errors(comm);
   auto const found = detail::find(window);
-  bool const in_pieces = found.other != nullptr && window.bytes() > options.piece_bytes && !options.as_one_message;
+  bool const in_pieces = options.piece_bytes != 0 && found.other != nullptr && window.bytes() > options.piece_bytes;
   if (in_pieces) return detail::send_in_pieces(window, *found.other, to, tag, comm, options.piece_bytes);
   detail::BytesToSend const bytes(window, found);
   detail::Counted const what(window.count(), window.elements);
