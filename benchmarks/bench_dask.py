@@ -44,7 +44,7 @@ def cluster(plugin=None, **options):
     from distributed import Client, LocalCluster
 
     with tempfile.TemporaryDirectory(prefix="unimem-bench-", dir=".") as folder:
-        options = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": ":0", "local_directory": folder} | options
+        options = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "local_directory": folder} | options
         with LocalCluster(**options) as workers, Client(workers) as client:
             if plugin is not None:
                 client.register_plugin(plugin)

@@ -41,7 +41,7 @@ def memory():
 
 
 def main():
-    options = {"host": "127.0.0.1", "dashboard_address": ":0", "silence_logs": logging.CRITICAL}  # what Dask says of connections when a cluster ends
+    options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}  # what Dask says of connections when a cluster ends
     with LocalCluster(n_workers=2, threads_per_worker=1, data=unimem.dask.storage, **options) as cluster, Client(cluster) as client:
         client.register_plugin(unimem.dask.MemoryPlugin(limits={"host": LIMIT}))
         parts = client.map(made, range(PARTS))

@@ -19,7 +19,7 @@ COUNT = MIB  # bytes of a chunk, unless it says otherwise
 
 def clustered(case, plugin=None, workers=2, **options):
     """`case` with a client and the addresses of the workers, which are processes."""
-    options = {"n_workers": workers, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": ":0", "memory_limit": "1GiB"} | options
+    options = {"n_workers": workers, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "memory_limit": "1GiB"} | options
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         if plugin is not None:
             client.register_plugin(plugin)
@@ -354,7 +354,7 @@ def leaks():
         return made(2, name="result")
 
     async def ended(function, report):
-        options = {"host": "127.0.0.1", "dashboard_address": ":0"}
+        options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
         async with Scheduler(**options) as scheduler, Worker(scheduler.address, host="127.0.0.1", nthreads=1) as worker:
             async with Client(scheduler.address, asynchronous=True) as client:
                 await client.register_plugin(unimem.dask.MemoryPlugin(report_leaks=report))
