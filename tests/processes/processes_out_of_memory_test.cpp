@@ -156,7 +156,7 @@ TEST_F(ProcessesOutOfMemory, LeavesNothingHalfNotedAndNoClaim) {
       SCOPED_TRACE(operation.name + ", allocation " + std::to_string(n) + " fails");
       ASSERT_LT(n, 400U) << "it never passes";
       buffer.sync_to_device();
-      for (std::size_t const at : {100, 300, 500, 700}) {
+      for (auto const at : {std::size_t{100}, std::size_t{300}, std::size_t{500}, std::size_t{700}}) {
         ASSERT_EQ(peer.ask("put " + std::to_string(at) + " 50 " + std::to_string(seed)), "ok");
         std::ranges::copy(pattern_of(50, seed), expected.begin() + static_cast<std::ptrdiff_t>(at));
       }
