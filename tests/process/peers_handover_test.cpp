@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 
+#include "core/sanitizers.hpp"
 #include "process/peers.hpp"
 #include "process/peers_protocol.hpp"
 #include "process/segment.hpp"
@@ -38,6 +39,7 @@ using namespace std::chrono_literals;
 namespace peers = detail::peers;
 
 constexpr auto patience = 10s;
+constexpr auto no_threads_in_children = "ThreadSanitizer lets no child of a process with threads start one";
 
 class Handover : public ::testing::Test {
  protected:
@@ -102,6 +104,7 @@ class Handover : public ::testing::Test {
 };
 
 TEST_F(Handover, GivesAllThatIsGivenOnce) {
+  if (detail::under_thread_sanitizer) GTEST_SKIP() << no_threads_in_children;
   for (std::uint64_t i = 0; i < 300; ++i) offer(i);
   mine.offer({8, 1}, {}, "any number of times");
   EXPECT_EQ(mine.waiting().count, 300U);
@@ -118,6 +121,7 @@ TEST_F(Handover, GivesAllThatIsGivenOnce) {
 }
 
 TEST_F(Handover, AtEachMomentOneOffers) {
+  if (detail::under_thread_sanitizer) GTEST_SKIP() << no_threads_in_children;
   constexpr std::uint64_t count = 200, meanwhile = 180;
   for (std::uint64_t i = 0; i < count; ++i) offer(i);
   begin_other();
@@ -171,6 +175,7 @@ TEST_F(Handover, ThatFailsLeavesAllHere) {
 }
 
 TEST_F(Handover, OfMoreDescriptorsThanTheOtherMayOpenLeavesAllHere) {
+  if (detail::under_thread_sanitizer) GTEST_SKIP() << no_threads_in_children;
   for (std::uint64_t i = 0; i < 40; ++i) offer(i);
   begin_other(static_cast<rlim_t>(open_descriptors() + 10));
   auto const ended = code_of([&] { mine.hand_over(ours.get(), patience); });
