@@ -231,30 +231,26 @@ void CudaDevice::advise(DeviceMemory memory, Location location, unimem::Advice a
   health_.note(driver().cuMemAdvise(memory.object + memory.offset, memory.bytes, said, where));
 }
 
-PageSource* CudaDevice::pages() noexcept {
-  if (!hardware_.maps_pages || !options_.maps_pages || driver_gone()) return nullptr;
+template <class Made>
+Made* CudaDevice::over_pages(Lazy<Made>& made) noexcept {
+  if (!hardware_.maps_pages || driver_gone()) return nullptr;
   try {
-    return &pages_.get([this] {
+    return &made.get([this] {
       CurrentContext const current{gpu()};
       PageOwner& owner = *this;
-      return std::make_unique<CudaPages>(gpu(), health_, hardware_.device, owner);
+      return std::make_unique<Made>(gpu(), health_, hardware_.device, owner);
     });
   } catch (Error const&) {
     return nullptr;  // a driver that cannot say how large its pages are has none
   }
 }
 
+PageSource* CudaDevice::pages() noexcept {
+  return options_.maps_pages ? over_pages(pages_) : nullptr;
+}
+
 MemoryExporter* CudaDevice::exporter() noexcept {
-  if (!hardware_.maps_pages || driver_gone() || health_.lost()) return nullptr;
-  try {
-    return &exporter_.get([this] {
-      CurrentContext const current{gpu()};
-      PageOwner& owner = *this;
-      return std::make_unique<CudaExporter>(gpu(), health_, hardware_.device, owner);
-    });
-  } catch (Error const&) {
-    return nullptr;  // a driver that cannot say how large its pages are makes none
-  }
+  return health_.lost() ? nullptr : over_pages(exporter_);
 }
 
 std::optional<std::size_t> CudaDevice::staging_threshold() const noexcept {

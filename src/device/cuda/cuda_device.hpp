@@ -114,6 +114,9 @@ class CudaDevice final : public unimem::Device, private PageOwner {
 
   [[nodiscard]] Runtime& runtime() const;
   [[nodiscard]] Runtime& make_runtime() const;
+  /// What there is one of for a GPU that maps pages; null for others.
+  template <class Made>
+  [[nodiscard]] Made* over_pages(Lazy<Made>& made) noexcept;
   [[nodiscard]] MemoryBudget& budget(Location location) noexcept;
   [[noreturn]] void refuse(std::size_t bytes, Location location, std::string reason);
   /// What the driver said to the call it was asked by.
