@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+from unimem import _unimem
+
 PATIENCE = 30
 
 
@@ -33,6 +35,11 @@ def wait_until(what, message):
     while not what():
         assert time.monotonic() < until, message
         time.sleep(0.01)
+
+
+def wait_until_all_is_received():
+    """What a receiver has is taken off the list behind it."""
+    wait_until(lambda: _unimem._sent_and_not_received() == (0, 0), "something waits for a receiver")
 
 
 def wait_for_no_keeper(pid=None):

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 import sending
-from keepers import PATIENCE, keepers_for, wait_for_no_keeper, wait_until
+from keepers import PATIENCE, keepers_for, wait_for_no_keeper, wait_until, wait_until_all_is_received
 from sending import SIZE
 
 import unimem
@@ -255,7 +255,7 @@ def test_no_more_waits_than_the_limit(ways):
             (sent,) = sent_by([os.getpid()])
             assert 56 << 20 <= sent.copied_bytes <= 64 << 20
         assert list(results) == [i * (2 << 20) for i in range(20)]
-    assert unimem._unimem._sent_and_not_received() == (0, 0)
+    wait_until_all_is_received()
 
 
 def test_what_goes_beyond_the_limit_is_in_the_message():
@@ -269,13 +269,14 @@ def test_what_goes_beyond_the_limit_is_in_the_message():
     finally:
         loaded = [multiprocessing.reduction.ForkingPickler.loads(one) for one in [*full, shared]]
     assert [one.host[0] for one in loaded] == [*range(9), 5]
-    assert unimem._unimem._sent_and_not_received() == (0, 0)
+    wait_until_all_is_received()
     large = UnifiedBuffer(20 << 20, np.float32).fill(2)
     message = reductions.dumps(large)
     assert len(message) < 4096, "one of any size goes by memory"
     small = UnifiedBuffer(1 << 20, np.float32).fill(1)
     assert len(reductions.dumps(small)) > 4 << 20
     assert reductions.loads(message).to_numpy().sum() == 40 << 20
+    wait_until_all_is_received()
     again = reductions.dumps(small)
     assert len(again) < 4096, "it has been received"
     reductions.loads(again)
