@@ -26,3 +26,4 @@
 #include <unimem/kernel/launch.hpp>
 #include <unimem/kernel/native.hpp>
 #include <unimem/kernel/orchestrator.hpp>
+#include <unimem/kernel/work_group.hpp>

@@ -34,6 +34,9 @@ nb::dict info_of(Device const& device) {
   result["is_gpu"] = info.is_gpu;
   result["integrated"] = info.integrated;
   result["doubles"] = info.doubles;
+  result["atomics64"] = info.atomics64;
+  result["max_group_items"] = info.max_group_items;
+  result["group_memory_bytes"] = info.group_memory_bytes;
   result["compiles_source"] = info.compiles_source;
   result["runs_host_form"] = info.runs_host_form;
   result["limited_by"] = info.limited_by;

@@ -168,13 +168,18 @@ void convert_numbers(Program const& program, std::vector<Argument> const& given,
   }
 }
 
-Event launch_source(Kernel const& kernel, Device& device, std::array<std::size_t, 3> range, nb::sequence const& given) {
+/// From three numbers of items and three of a group's, which are 0 where none is asked for.
+Range range_from(std::vector<std::size_t> const& numbers) {
+  return {numbers.at(0), numbers.at(1), numbers.at(2), {numbers.at(3), numbers.at(4), numbers.at(5)}};
+}
+
+Event launch_source(Kernel const& kernel, Device& device, Range range, nb::sequence const& given) {
   auto const arguments = arguments_from(given);
   return unlocked([&] {
     auto list = launch_arguments(arguments);
     auto const is_plain = [](Argument const& argument) { return argument.is_plain_number; };
     if (std::ranges::any_of(arguments, is_plain)) convert_numbers(*kernel.program(device), arguments, list);
-    return launch_kernel(&device.default_queue(), kernel, Range{range[0], range[1], range[2]}, list);
+    return launch_kernel(&device.default_queue(), kernel, range, list);
   });
 }
 
@@ -226,14 +231,12 @@ class TrafficOf {
 };
 
 /// Seconds that as many launches take here, for benchmarks: what of a launch from Python is Python's.
-double time_launches(Kernel const& kernel, std::array<std::size_t, 3> range, nb::sequence const& given,
-                     std::size_t count) {
+double time_launches(Kernel const& kernel, Range range, nb::sequence const& given, std::size_t count) {
   auto const arguments = arguments_from(given);
   return unlocked([&] {
     auto const begin = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < count; ++i) {
-      static_cast<void>(
-          launch_kernel(nullptr, kernel, Range{range[0], range[1], range[2]}, launch_arguments(arguments)));
+      static_cast<void>(launch_kernel(nullptr, kernel, range, launch_arguments(arguments)));
     }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   });
@@ -295,13 +298,11 @@ void bind_kernels(nb::module_& m) {
   m.def(
       "_launch_source",
       [](Kernel const& kernel, Device& device, std::vector<std::size_t> const& range, nb::sequence const& arguments) {
-        return launch_source(kernel, device, {range.at(0), range.at(1), range.at(2)}, arguments);
+        return launch_source(kernel, device, range_from(range), arguments);
       },
       nb::arg("kernel"), nb::arg("device"), nb::arg("range"), nb::arg("arguments"));
   m.def("_time_launches", [](Kernel const& kernel, std::vector<std::size_t> const& range, nb::sequence const& arguments,
-                             std::size_t count) {
-    return time_launches(kernel, {range.at(0), range.at(1), range.at(2)}, arguments, count);
-  });
+                             std::size_t count) { return time_launches(kernel, range_from(range), arguments, count); });
   m.def("_choose_device", &choose, nb::arg("name"), nb::arg("has_source"), nb::arg("has_function"),
         nb::arg("arguments"), nb::arg("backend").none(), nb::arg("default_device").none());
   nb::class_<TrafficOf>(m, "_TrafficOf", "What moves for the buffers of a launch from now on.")

@@ -1,5 +1,6 @@
 """Kernels in both forms, and launches that drive coherence."""
 
+import asyncio
 import threading
 
 import numpy as np
@@ -23,6 +24,49 @@ def data(device, count=1000):
     buffer = UnifiedBuffer(count, device=device)
     buffer.host[:] = np.arange(count)
     return buffer
+
+
+SUMS = """
+UNIMEM_KERNEL sums(UNIMEM_CONST_BUFFER(unimem_f32, x), UNIMEM_BUFFER(unimem_f32, total)) {
+  UNIMEM_SHARED unimem_f32 scratch[64];
+  unimem_f32 all = unimem_group_sum(UNIMEM_DATA(const unimem_f32, x)[UNIMEM_ITEM_X], scratch);
+  if (UNIMEM_LOCAL_X == 0) UNIMEM_DATA(unimem_f32, total)[UNIMEM_GROUP_X] = all;
+}
+"""
+
+
+@pytest.mark.parametrize("where", ["sim", "opencl"])
+@pytest.mark.parametrize("said", ["by the launch", "by the kernel"])
+def test_a_kernel_runs_in_the_groups_it_is_given(where, said, request):
+    sums = Kernel("sums").source(SUMS).host(lambda x, total: np.sum(x.reshape(len(total), -1), axis=1, out=total))
+    if said == "by the kernel":
+        assert sums.group((25,)) is sums
+    device = request.getfixturevalue(where)
+    buffer, total = data(device), UnifiedBuffer(40, device=device)
+    launch(sums, 1000, read(buffer), write(total), group=25 if said == "by the launch" else None)
+    np.testing.assert_array_equal(total.to_numpy(), np.arange(1000).reshape(40, 25).sum(axis=1))
+
+
+def test_groups_that_cannot_be_are_refused(opencl, sim):
+    sums = Kernel("sums").source(SUMS)
+    buffer, total = data(opencl), UnifiedBuffer(40, device=opencl)
+    with pytest.raises(KernelError, match="uses UNIMEM_SHARED, and no size of its groups is given"):
+        launch(sums, 1000, read(buffer), write(total))
+    with pytest.raises(InvalidArgument, match="1000 × 1 × 1.*whole groups of 30 × 1 × 1"):
+        launch(sums, 1000, read(buffer), write(total), group=30)
+    for group in (0, (5, 0), (1, 2, 3, 4), "25", -1):
+        with pytest.raises(InvalidArgument, match="group"):
+            launch(sums, 1000, read(buffer), write(total), group=group)
+    with pytest.raises(InvalidArgument, match="group"):
+        sums.group(())
+    function = Kernel("all").host(lambda x: None)
+    with pytest.raises(InvalidArgument, match="whole groups"):
+        launch(function, 1000, read(data(sim)), group=30)
+    with pytest.raises(InvalidArgument, match="whole groups"):
+        asyncio.run(unimem.launch_async(sums, 1000, read(buffer), write(total), group=30))
+    assert buffer.state is S.HOST_DIRTY
+    asyncio.run(unimem.launch_async(sums, 1000, read(buffer), write(total), group=(25, 1)))
+    assert total.host[1] == np.arange(25, 50).sum()
 
 
 @pytest.mark.parametrize("where", ["cpu", "sim", "opencl"])

@@ -111,7 +111,7 @@ class Kernel:
     thread-safe.
     """
 
-    __slots__ = ("_counts", "_function", "_native", "_parameters", "name")
+    __slots__ = ("_counts", "_function", "_group", "_native", "_parameters", "name")
 
     def __init__(self, name: str) -> None:
         self.name = text_of("name", name)
@@ -119,6 +119,12 @@ class Kernel:
         self._parameters: list[str] | None = None
         self._function: Callable[..., object] | None = None
         self._counts: tuple[int, float] | None = None
+        self._group: tuple[int, ...] | None = None
+
+    def group(self, group: int | tuple[int, ...]) -> Kernel:
+        """Sets in groups of how many items it is launched where the launch says nothing else; returns the kernel."""
+        self._group = tuple(_group(group))
+        return self
 
     def source(self, text: str) -> Kernel:
         """Sets the source form; returns the kernel."""
@@ -235,15 +241,42 @@ def _scalar(value: Any, position: int, parameters: list[str] | None) -> tuple[by
     return scalar.tobytes(), code, value
 
 
-def _range(range: int | tuple[int, ...]) -> list[int]:
-    extents = [range] if not isinstance(range, (tuple, list)) else list(range)
+def _extents(name: str, given: int | tuple[int, ...]) -> list[int]:
+    extents = [given] if not isinstance(given, (tuple, list)) else list(given)
     if not 1 <= len(extents) <= 3:
-        raise invalid("range", range, "one to three numbers of items")
-    return [count_of("range", extent) for extent in extents] + [1] * (3 - len(extents))
+        raise invalid(name, given, "one to three numbers of items")
+    return [count_of(name, extent) for extent in extents] + [1] * (3 - len(extents))
 
 
-def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None) -> Event:
+def _group(group: int | tuple[int, ...]) -> list[int]:
+    extents = _extents("group", group)
+    if 0 in extents:
+        raise invalid("group", " × ".join(map(str, extents)), "at least 1 in each dimension")
+    return extents
+
+
+def _range(range: int | tuple[int, ...], group: int | tuple[int, ...] | None) -> list[int]:
+    """Three numbers of items, and three of a group's: 0 where none is given."""
+    extents = _extents("range", range)
+    if group is None:
+        return extents + [0, 0, 0]
+    each = _group(group)
+    if any(items % one for items, one in zip(extents, each, strict=True)):
+        raise invalid("range", " × ".join(map(str, extents)), "whole groups of " + " × ".join(map(str, each)))
+    return extents + each
+
+
+def launch(
+    kernel: Kernel,
+    range: int | tuple[int, ...],
+    *arguments: Any,
+    device: Device | str | None = None,
+    group: int | tuple[int, ...] | None = None,
+) -> Event:
     """Runs a kernel over `range` items, asynchronously: ``launch(kernel, n, read(a), write(b), 2.0)``.
+
+    In groups of `group` items, for a kernel that asks for its group; by default of what `Kernel.group` says. The range must be whole groups. A
+    Python function has no groups: it is called once, for all items.
 
     On `device`, or the default device of the first buffer; without buffers, on `default_device()`. Brings in what is read and lacking, nothing
     else; what is written is then current on that device alone. Later accesses wait for it by themselves. Arguments are buffers said to be read or
@@ -255,7 +288,7 @@ def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device
         raise invalid("kernel", type(kernel).__name__, "a Kernel")
     target = _target(device, arguments)
     by_function = kernel._runs_function_on(target)
-    extents = _range(range)
+    extents = _range(range, kernel._group if group is None else group)
     given = _given(kernel, arguments, by_function)
     if by_function:
         return _unimem._launch_python(kernel.name, kernel._function, target, given)
@@ -271,7 +304,13 @@ def _target(device: Device | str | None, arguments: tuple[Any, ...]) -> Device:
     return first.default_device if first is not None else default_device()
 
 
-async def launch_async(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None) -> Event:
+async def launch_async(
+    kernel: Kernel,
+    range: int | tuple[int, ...],
+    *arguments: Any,
+    device: Device | str | None = None,
+    group: int | tuple[int, ...] | None = None,
+) -> Event:
     """`launch`, and waits until the kernel has ended, on a thread, so that the event loop goes on: also while the kernel is compiled, if it has
     not been built for the device, and while the launch waits for room there. Gives the event, which has ended, or raises what the launch, the
     build or the kernel raises.
@@ -284,14 +323,16 @@ async def launch_async(kernel: Kernel, range: int | tuple[int, ...], *arguments:
     if not isinstance(kernel, Kernel):
         raise invalid("kernel", type(kernel).__name__, "a Kernel")
     target = _target(device, arguments)
-    _range(range)
+    _range(range, kernel._group if group is None else group)
     _given(kernel, arguments, kernel._runs_function_on(target))  # what is wrong with them is told before a compiler is waited for
     await kernel.build_async(target)
-    return await to_thread(_run, kernel, range, arguments, target)
+    return await to_thread(_run, kernel, range, arguments, target, group)
 
 
-def _run(kernel: Kernel, range: int | tuple[int, ...], arguments: tuple[Any, ...], device: Device) -> Event:
-    event = launch(kernel, range, *arguments, device=device)
+def _run(
+    kernel: Kernel, range: int | tuple[int, ...], arguments: tuple[Any, ...], device: Device, group: int | tuple[int, ...] | None
+) -> Event:
+    event = launch(kernel, range, *arguments, device=device, group=group)
     event.wait()
     return event
 
@@ -299,7 +340,7 @@ def _run(kernel: Kernel, range: int | tuple[int, ...], arguments: tuple[Any, ...
 def _time_launches(kernel: Kernel, range: int | tuple[int, ...], count: int, *arguments: Any) -> float:
     """Seconds that `count` launches of the source form take when C++ makes them: for benchmarks/bench_python.py."""
     assert kernel._native is not None
-    return _unimem._time_launches(kernel._native, _range(range), _given(kernel, arguments, False), count)
+    return _unimem._time_launches(kernel._native, _range(range, kernel._group), _given(kernel, arguments, False), count)
 
 
 def _given(kernel: Kernel, arguments: tuple[Any, ...], by_function: bool) -> list[tuple[Any, ...]]:

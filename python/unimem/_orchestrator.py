@@ -36,7 +36,7 @@ class _Execution:
     def __init__(self, kernel: Kernel, device: Device | str | None, backend: str | None, range: Any, arguments: tuple[Any, ...]) -> None:
         self._begin = time.perf_counter()
         self._kernel = kernel
-        extents = _range(range)
+        extents = _range(range, kernel._group)
         self._items = extents[0] * extents[1] * extents[2]
         # Scalars do not matter here, and are checked when it is launched.
         self._given = _given(kernel, arguments, True)

@@ -103,6 +103,9 @@ class DeviceInfo(Record):
     is_gpu: bool
     integrated: bool
     doubles: bool
+    atomics64: bool
+    max_group_items: int
+    group_memory_bytes: int
     compiles_source: bool
     runs_host_form: bool
     limited_by: str

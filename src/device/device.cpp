@@ -54,11 +54,6 @@ std::string_view to_string(Advice advice) noexcept {
   return "unknown";
 }
 
-std::size_t Range::items() const {
-  if (y == 1 && z == 1) return x;
-  return checked_multiply(checked_multiply(x, y, "range", "items"), z, "range", "items");
-}
-
 DeviceMemory Device::allocate_undumped(std::size_t bytes, Location location) {
   return allocate(bytes, location);
 }

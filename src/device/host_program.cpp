@@ -29,8 +29,17 @@ HostArgument host_argument(KernelArgument const& argument, std::span<std::byte> 
 
 }  // namespace
 
-HostProgram::HostProgram(ProgramSource const& source, Device const& device) : name_(source.name), loop_(source.host) {
+HostProgram::HostProgram(ProgramSource const& source, Device const& device)
+    : name_(source.name), loop_(source.host), takes_groups_(source.host_takes_groups) {
   if (!loop_) throw KernelError(name_, fmt::format("it has no host form, and {} runs no other", device.id()));
+}
+
+void HostProgram::check_range(Range range) const {
+  if (takes_groups_ && !range.has_group()) {
+    throw KernelError(name_,
+                      "its host form takes a WorkGroup, and no size of the groups is given: Range{…}.group({…}), "
+                      "or Kernel::group");
+  }
 }
 
 void HostProgram::run(Range range, std::span<const KernelArgument> arguments) const {
@@ -43,7 +52,9 @@ void HostProgram::run(Range range, std::span<const KernelArgument> arguments) co
     if (arguments[i].kind == KernelArgument::Kind::memory) bytes += host[i].bytes;
   }
 
-  auto const items = range.items();
+  check_range(range);
+  // Items, or groups.
+  auto const items = takes_groups_ ? range.groups().items() : range.items();
   auto& pool = ThreadPool::shared();
   if (bytes < parallel_from_bytes || items == 1 || pool.threads() == 1) {
     loop_(range, 0, items, host);
@@ -51,7 +62,7 @@ void HostProgram::run(Range range, std::span<const KernelArgument> arguments) co
   }
   auto const wanted = std::min(items, pool.threads() * pieces_per_thread);
   auto length = (items - 1) / wanted + 1;
-  if (length > piece_granule) length = (length + piece_granule - 1) / piece_granule * piece_granule;
+  if (!takes_groups_ && length > piece_granule) length = (length + piece_granule - 1) / piece_granule * piece_granule;
   pool.parallel_for((items - 1) / length + 1, [&](std::size_t piece) {
     auto const begin = piece * length;
     loop_(range, begin, std::min(items, begin + length), host);

@@ -23,9 +23,12 @@ class HostProgram final : public Program {
   /// that waking other threads pays; the loop then sees disjoint parts. Throws what the loop throws.
   void run(Range range, std::span<const KernelArgument> arguments) const;
 
+  void check_range(Range range) const override;
+
  private:
   std::string name_;
   HostLoop loop_;
+  bool takes_groups_;
 };
 
 /// `program` as the host program it must be; throws KernelError for a program of another kind of device.

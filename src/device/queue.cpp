@@ -68,6 +68,8 @@ void check_apart(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> 
 }  // namespace
 
 Program::~Program() = default;
+
+void Program::check_range(Range /*range*/) const {}
 CapturedRuns::~CapturedRuns() = default;
 
 detail::QueueBackend::QueueBackend() : control_(QueueControl::create()) {}

@@ -24,6 +24,7 @@ struct Kernel::Definition {
 
   ProgramSource forms;
   std::vector<KernelParameter> parameters;
+  GroupSize group{0, 0, 0};
   detail::PerProcess<Programs> programs;  ///< a forked child's are built anew
 };
 
@@ -41,9 +42,16 @@ Kernel& Kernel::source(std::string text) {
   return *this;
 }
 
-Kernel& Kernel::set_host(HostLoop loop, std::vector<KernelParameter> parameters) {
+Kernel& Kernel::group(GroupSize size) {
+  static_cast<void>(Range{size.x, size.y, size.z}.group(size));  // refuses what is none
+  definition().group = size;
+  return *this;
+}
+
+Kernel& Kernel::set_host(HostLoop loop, std::vector<KernelParameter> parameters, bool takes_groups) {
   auto& own = definition();
   own.forms.host = std::move(loop);
+  own.forms.host_takes_groups = takes_groups;
   own.parameters = std::move(parameters);
   return *this;
 }
@@ -58,6 +66,10 @@ bool Kernel::has_source() const noexcept {
 
 bool Kernel::has_host() const noexcept {
   return definition_ && definition_->forms.host != nullptr;
+}
+
+GroupSize Kernel::group_size() const noexcept {
+  return definition_ ? definition_->group : GroupSize{0, 0, 0};
 }
 
 std::vector<KernelParameter> const& Kernel::parameters() const noexcept {

@@ -76,8 +76,11 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
   auto& on = queue == nullptr ? queue_for(arguments) : *queue;
   auto& device = on.device();
   static_cast<void>(range.items());  // refuses what does not fit, before anything moves
+  if (!range.has_group()) range.group_size = kernel.group_size();
+  if (range.has_group()) range = range.group(range.group_size);
   if (device.info().runs_host_form && kernel.has_host()) detail::check_against_host_form(kernel, arguments);
   auto program = kernel.program(device);
+  program->check_range(range);
   if (auto const* const parameters = program->parameters()) {
     detail::check_against_program(kernel, *parameters, arguments);
   }

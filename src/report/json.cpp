@@ -76,6 +76,9 @@ Json device_json(DeviceSnapshot const& device, ReportDetail detail) {
   json["is_gpu"] = device.info.is_gpu;
   json["integrated"] = device.info.integrated;
   json["doubles"] = device.info.doubles;
+  json["atomics64"] = device.info.atomics64;
+  json["max_group_items"] = device.info.max_group_items;
+  json["group_memory_bytes"] = device.info.group_memory_bytes;
   json["compiles_source"] = device.info.compiles_source;
   json["runs_host_form"] = device.info.runs_host_form;
   json["shares_storage_with_host"] = device.shares_storage_with_host;

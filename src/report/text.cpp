@@ -40,6 +40,7 @@ std::string abilities(DeviceSnapshot const& device) {
   say(device.info.runs_host_form, "host kernels");
   say(device.info.compiles_source, "source kernels");
   say(device.info.doubles, "64-bit floating point");
+  say(device.info.atomics64, "64-bit atomics");
   say(device.shares_storage_with_host, "memory shared with the host");
   say(device.maps_pages, "page mapping");
   return text.empty() ? "nothing" : text;

@@ -82,6 +82,22 @@ TEST(PlainShape, AGridCoversTheRangeInItsDimensions) {
   EXPECT_EQ(plain_shape({3, 3, 1000}, {1024, 264}), (Shape{{1, 1, 16}, {4, 4, 64}, 0}));
 }
 
+TEST(GroupShape, ABlockIsAGroup) {
+  EXPECT_EQ(group_shape(Range{1024, 512}.group({16, 8})), (Shape{{64, 64, 1}, {16, 8, 1}, 0}));
+  EXPECT_EQ(group_shape(Range{4, 4, 4}.group({1, 2, 4})), (Shape{{4, 2, 1}, {1, 2, 4}, 0}));
+  EXPECT_EQ(group_shape(Range{1, 65'536}.group({1, 1})), std::nullopt);
+  EXPECT_NE(group_shape(Range{1, 65'536}.group({1, 2})), std::nullopt);
+}
+
+TEST(GroupShape, ABlockHasLimitsInEachDimension) {
+  EXPECT_TRUE(can_be_block({1024}, 1024));
+  EXPECT_TRUE(can_be_block({4, 4, 64}, 1024));
+  EXPECT_FALSE(can_be_block({1025}, 2048));
+  EXPECT_FALSE(can_be_block({1, 1025}, 2048));
+  EXPECT_FALSE(can_be_block({1, 1, 65}, 1024));
+  EXPECT_FALSE(can_be_block({32, 17}, 512)) << "of the kernel";
+}
+
 TEST(PlainShape, ARangeBeyondAnyGridHasNone) {
   EXPECT_EQ(plain_shape({1024, 65'535 * 2, 1}, {256, 1}), std::nullopt);
   EXPECT_NE(plain_shape({1024, 65'535, 1}, {256, 1}), std::nullopt);

@@ -35,6 +35,7 @@ struct Asked {
   int block = 256, grid = 4;
   std::atomic<int> loaded = 0, launches = 0;
   std::array<std::atomic<unsigned>, 7> shape{};
+  [[nodiscard]] std::vector<unsigned> last_shape() const { return {shape.begin(), shape.end()}; }
   std::atomic<Stream> stream = nullptr;
 };
 std::unique_ptr<Asked> asked;
@@ -86,6 +87,10 @@ Driver small_driver() {
     *grid = asked->grid;
     *block = asked->block;
     return asked->occupancy;
+  };
+  driver.cuFuncGetAttribute = [](int* value, FunctionAttribute, Function) {
+    *value = 512;
+    return Result::success;
   };
   driver.cuLaunchKernel = [](Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                              unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream,
@@ -187,6 +192,28 @@ TEST_F(CudaProgramTest, AFoldedRangeBringsItsSharedMemory) {
   EXPECT_THAT(out, Each(1U));
   EXPECT_EQ(asked->shape[4], 256U);
   EXPECT_EQ(asked->shape[6], 256U * 24);
+}
+
+TEST_F(CudaProgramTest, AGroupIsABlockUnlessItWouldBeTakenForAColumn) {
+  auto const twice = program("scale", scale);
+  std::vector<float> x(64, 1.0F);
+  run(twice, Range{64}.group({16}), {buffer(x), scalar(2.0F)});
+  EXPECT_THAT(x, Each(2.0F));
+  EXPECT_THAT(asked->last_shape(), ElementsAre(4U, 1U, 1U, 16U, 1U, 1U, 0U));
+  run(twice, Range{1, 64}.group({1, 16}), {buffer(x), scalar(1.0F)});
+  EXPECT_EQ(asked->shape[4], 64U) << "the library's own";
+  auto const groups = program("groups", R"(
+    UNIMEM_KERNEL groups(UNIMEM_BUFFER(unimem_u64, x)) {
+      UNIMEM_DATA(unimem_u64, x)[UNIMEM_ITEM_Y] = UNIMEM_GROUP_Y * 100 + UNIMEM_LOCAL_Y;
+    })");
+  std::vector<std::uint64_t> y(6);
+  run(groups, Range{1, 6}.group({1, 3}), {buffer(y)});
+  EXPECT_THAT(asked->last_shape(), ElementsAre(1U, 2U, 1U, 1U, 3U, 1U, 0U));
+  EXPECT_THAT(y, ElementsAre(0, 1, 2, 100, 101, 102));
+  EXPECT_THAT(refusal([&] { run(groups, {6}, {buffer(y)}); }).reason, HasSubstr("uses UNIMEM_GROUP_Y"));
+  EXPECT_THAT(refusal([&] { run(groups, Range{1024}.group({1024}), {buffer(y)}); }).reason, HasSubstr("512 items"));
+  EXPECT_THAT(refusal([&] { run(groups, Range{1, 70'000}.group({1, 1}), {buffer(y)}); }).reason,
+              HasSubstr("larger than a grid"));
 }
 
 TEST_F(CudaProgramTest, ABufferMayStartAtAnyElement) {

@@ -57,8 +57,9 @@ TEST(Json, InFullADeviceSaysEverything) {
   auto const& cpu = json["devices"][0];
   EXPECT_THAT(keys_of(cpu),
               ElementsAre("id", "backend", "name", "total_bytes", "free_bytes", "vendor", "driver", "compute_units",
-                          "max_allocation", "alignment", "is_gpu", "integrated", "doubles", "compiles_source",
-                          "runs_host_form", "shares_storage_with_host", "maps_pages", "limited_by"));
+                          "max_allocation", "alignment", "is_gpu", "integrated", "doubles", "atomics64",
+                          "max_group_items", "group_memory_bytes", "compiles_source", "runs_host_form",
+                          "shares_storage_with_host", "maps_pages", "limited_by"));
   EXPECT_EQ(cpu["vendor"], "Maker");
   EXPECT_EQ(cpu["driver"], "1.2");
   EXPECT_EQ(cpu["compute_units"], 8);

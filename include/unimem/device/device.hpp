@@ -38,11 +38,14 @@ struct DeviceInfo {
   std::size_t alignment = 1;       ///< every allocation's address (or object) is aligned to this, bytes
   unsigned compute_units = 1;      ///< cores, or what the driver counts as such
   bool is_gpu = false;
-  bool integrated = false;       ///< shares the host's memory physically
-  bool doubles = true;           ///< kernels may use 64-bit floating point
-  bool compiles_source = false;  ///< runs the source form of kernels
-  bool runs_host_form = false;   ///< runs the host form of kernels
-  std::string limited_by;        ///< what makes `total_bytes` less than the hardware has; empty: nothing does
+  bool integrated = false;             ///< shares the host's memory physically
+  bool doubles = true;                 ///< kernels may use 64-bit floating point
+  bool atomics64 = true;               ///< kernels may use the atomic functions of 64 bits
+  std::size_t max_group_items = 0;     ///< the most items in a group; a kernel may have a lower limit. 0: no limit
+  std::size_t group_memory_bytes = 0;  ///< memory that a group's items may share. 0: no limit
+  bool compiles_source = false;        ///< runs the source form of kernels
+  bool runs_host_form = false;         ///< runs the host form of kernels
+  std::string limited_by;              ///< what makes `total_bytes` less than the hardware has; empty: nothing does
 };
 
 /// Memory of a device at one moment, bytes. Free memory is the limit less what is live.

@@ -16,14 +16,38 @@
 
 namespace unimem {
 
-/// How many work items a kernel runs over, in up to three dimensions; `Range{n}` is one-dimensional.
-struct Range {
+/// How many work items make a group, whose items share memory and can wait for each other: what OpenCL calls a work
+/// group, and CUDA a block. `GroupSize{n}` is one-dimensional.
+struct GroupSize {
   std::size_t x = 1;
   std::size_t y = 1;
   std::size_t z = 1;
 
   /// x · y · z; throws InvalidArgument if that does not fit 64 bits.
   [[nodiscard]] UNIMEM_API std::size_t items() const;
+
+  friend constexpr bool operator==(GroupSize, GroupSize) = default;
+};
+
+/// How many work items a kernel runs over, in up to three dimensions; `Range{n}` is one-dimensional. A kernel that asks
+/// for its group runs in groups of the size it is told: `Range{1024, 1024}.group({16, 16})`.
+struct Range {
+  std::size_t x = 1;
+  std::size_t y = 1;
+  std::size_t z = 1;
+  GroupSize group_size{0, 0, 0};  ///< all 0: the library chooses
+
+  /// x · y · z; throws InvalidArgument if that does not fit 64 bits.
+  [[nodiscard]] UNIMEM_API std::size_t items() const;
+
+  [[nodiscard]] constexpr bool has_group() const noexcept { return group_size != GroupSize{0, 0, 0}; }
+  /// The same items in groups of that size. Throws InvalidArgument where a dimension of it is 0, or does not divide the
+  /// range's.
+  [[nodiscard]] UNIMEM_API Range group(GroupSize size) const;
+  /// How many groups there are in each dimension; of a range that has groups.
+  [[nodiscard]] constexpr GroupSize groups() const noexcept {
+    return {x / group_size.x, y / group_size.y, z / group_size.z};
+  }
 
   friend constexpr bool operator==(Range, Range) = default;
 };
@@ -42,8 +66,8 @@ struct HostArgument {
   std::size_t bytes = 0;
 };
 
-/// The host form of a kernel, with its loop inside: runs the items `[begin, end)` of `range`, numbered with x fastest.
-/// Called from several threads at once, on disjoint parts.
+/// The host form of a kernel, with its loop inside: runs the items `[begin, end)` of `range`, or its groups where it is
+/// a loop over groups, numbered with x fastest. Called from several threads at once, on disjoint parts.
 using HostLoop = std::function<void(Range range, std::size_t begin, std::size_t end, std::span<const HostArgument>)>;
 
 /// A kernel before it meets a device: any of its forms may be missing.
@@ -51,6 +75,7 @@ struct ProgramSource {
   std::string name;    ///< the entry point, and what errors call it
   std::string source;  ///< the portable source form (docs/kernels.md), or plain source of the backend's language
   HostLoop host;       ///< the host form
+  bool host_takes_groups = false;  ///< the host form is a loop over groups
 };
 
 /// One argument of a launch: memory, or a scalar of up to 16 bytes.
@@ -88,6 +113,10 @@ class UNIMEM_API Program {
   /// One for each argument that the program takes; nothing where it takes any, as host loops do, which are checked
   /// against `Kernel::parameters`.
   [[nodiscard]] virtual std::vector<ProgramParameter> const* parameters() const noexcept { return nullptr; }
+
+  /// Throws KernelError where it cannot run over that range: it asks for its group and none is given, or the group is
+  /// larger than the device can make it.
+  virtual void check_range(Range range) const;
 
   /// Which compiler made it, by the name and version it gives itself; empty where none did. Together with
   /// `DeviceInfo::driver` it tells what a program's machine code comes from.

@@ -3,6 +3,7 @@
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/kernel/detail/host_form.hpp>
+#include <unimem/kernel/work_group.hpp>
 
 #include <memory>
 #include <string>
@@ -31,21 +32,33 @@ class UNIMEM_API Kernel {
 
   Kernel& source(std::string text);
 
+  /// In groups of which size it is launched where its range says nothing else. Throws InvalidArgument where a dimension
+  /// is 0.
+  Kernel& group(GroupSize size);
+
   /// `callable(WorkItem, std::span<T>… or scalars…)`, called once per work item, from several threads: it may touch
   /// what other items do not. The loop around it is compiled together with it. Generic lambdas are not accepted: the
   /// parameter types are checked against each launch, and so is what they may write. A `std::span<const T>` takes
   /// `read` or `readwrite`, a `std::span<T>` takes `write` or `readwrite`.
+  ///
+  /// `callable(WorkGroup const&, …)` is called once per group instead: where items share memory, or wait for each
+  /// other.
   template <class F>
   Kernel& host(F callable) {
     using Parameters = typename detail::CallableParameters<std::decay_t<F>>::type;
-    static_assert(std::is_same_v<std::tuple_element_t<0, Parameters>, WorkItem>, "the first parameter is the WorkItem");
+    using First = std::remove_cvref_t<std::tuple_element_t<0, Parameters>>;
+    constexpr bool takes_groups = std::is_same_v<First, WorkGroup>;
+    static_assert(std::is_same_v<First, WorkItem> || takes_groups, "the first parameter is the WorkItem, or WorkGroup");
     Parameters* const deduction = nullptr;
-    return set_host(detail::host_loop(std::move(callable), deduction), detail::kernel_parameters(deduction));
+    return set_host(detail::host_loop(std::move(callable), deduction), detail::kernel_parameters(deduction),
+                    takes_groups);
   }
 
   [[nodiscard]] std::string_view name() const noexcept;
   [[nodiscard]] bool has_source() const noexcept;
   [[nodiscard]] bool has_host() const noexcept;
+  /// What `group` has set; 0 × 0 × 0 before.
+  [[nodiscard]] GroupSize group_size() const noexcept;
   /// Whether the two handles are of one kernel; those that were moved from are of none.
   [[nodiscard]] bool is_same_as(Kernel const& other) const noexcept {
     return definition_ != nullptr && definition_ == other.definition_;
@@ -78,7 +91,7 @@ class UNIMEM_API Kernel {
   [[nodiscard]] std::shared_ptr<Program const> program(Device& device) const;
 
  private:
-  Kernel& set_host(HostLoop loop, std::vector<KernelParameter> parameters);
+  Kernel& set_host(HostLoop loop, std::vector<KernelParameter> parameters, bool takes_groups);
 
   struct Definition;
   [[nodiscard]] Definition& definition() const;

@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "device/group_words.hpp"
 #include "device/process_end.hpp"
 #include "device/scalar_type.hpp"
 #include "device/source_kernels.hpp"
@@ -62,7 +63,8 @@ CudaProgram::CudaProgram(ContextRef context, KernelCompiler const& compiler, Pro
     : context_(std::move(context)),
       name_(source.name),
       kernel_(compiler.compile(source, context_.architecture, context_.device_id)),
-      parameters_(told(kernel_.parameters, source)) {
+      parameters_(told(kernel_.parameters, source)),
+      asks_group_by_(kernel_.portable ? find_word(source.source, name_, group_words) : std::string{}) {
   CurrentContext const current{context_};
   try {
     load();
@@ -86,6 +88,10 @@ void CudaProgram::load() {
   check(driver, driver.cuOccupancyMaxPotentialBlockSize(&grid, &block, function_, nullptr, 0, 0),
         "cuOccupancyMaxPotentialBlockSize");
   occupancy_ = {static_cast<unsigned>(std::max(block, 1)), static_cast<unsigned>(std::max(grid, 1))};
+  int most = 0;
+  check(driver, driver.cuFuncGetAttribute(&most, FunctionAttribute::max_threads_per_block, function_),
+        "cuFuncGetAttribute");
+  most_threads_ = static_cast<std::size_t>(std::max(most, 1));
   kernel_.image = std::string{};  // the driver has it now
 }
 
@@ -119,11 +125,29 @@ std::optional<std::uint64_t> CudaProgram::passed(std::size_t index, KernelArgume
   return converted;
 }
 
+void CudaProgram::check_range(Range range) const {
+  if (!range.has_group()) {
+    if (asks_group_by_.empty()) return;
+    throw KernelError(name_, fmt::format("uses {}, and no size of its groups is given: Range{{…}}.group({{…}}), or "
+                                         "Kernel::group",
+                                         asks_group_by_));
+  }
+  if (!can_be_block(range.group_size, most_threads_)) {
+    auto const [x, y, z] = range.group_size;
+    throw KernelError(name_,
+                      fmt::format("groups of {} × {} × {} are larger than {} can make them for it: {} items, 1024 × "
+                                  "1024 × 64 at the most",
+                                  x, y, z, context_.device_id, most_threads_));
+  }
+}
+
 LaunchShape CudaProgram::shape_for(Range range) const {
-  if (kernel_.portable) return portable_shape(range, occupancy_);
-  if (auto const shape = plain_shape(range, occupancy_)) return *shape;
+  // To a portable kernel that does not ask for its group, a column of threads would be the other way of dealing.
+  bool const as_given = range.has_group() && (!kernel_.portable || !asks_group_by_.empty() || range.group_size.x > 1);
+  if (kernel_.portable && !as_given) return portable_shape(range, occupancy_);
+  if (auto const shape = as_given ? group_shape(range) : plain_shape(range, occupancy_)) return *shape;
   throw KernelError(name_, fmt::format("a range of {} × {} × {} items is larger than a grid of blocks can be; the "
-                                       "portable form has no such limit",
+                                       "portable form without groups has no such limit",
                                        range.x, range.y, range.z));
 }
 
@@ -143,6 +167,7 @@ void CudaProgram::launch(Stream stream, Range range, std::span<const KernelArgum
     // The driver's parameters are not const, and it only reads them.
     parameters[count++] = value ? static_cast<void*>(&values[i]) : const_cast<std::byte*>(arguments[i].scalar.data());
   }
+  check_range(range);
   if (range.items() == 0) return;
   auto const shape = shape_for(range);
   auto const& [grid, block, shared_bytes] = shape;

@@ -30,9 +30,10 @@ class CudaProgram final : public Program {
   [[nodiscard]] Context context() const noexcept { return context_.context; }
   [[nodiscard]] std::vector<ProgramParameter> const* parameters() const noexcept override { return &parameters_; }
   [[nodiscard]] std::string_view compiler() const noexcept override { return kernel_.compiler; }
+  void check_range(Range range) const override;
 
   /// Enqueues one run over `range`; the context is the calling thread's. A range without items is no work. Throws
-  /// KernelError if the arguments do not fit the kernel's parameters or the range is larger than a plain kernel's grid
+  /// KernelError if the arguments do not fit the kernel's parameters or the range is larger than a grid of its blocks
   /// can be, and nothing was enqueued; DeviceError if the driver refuses.
   void launch(Stream stream, Range range, std::span<const KernelArgument> arguments) const;
 
@@ -47,7 +48,9 @@ class CudaProgram final : public Program {
   std::string name_;
   CompiledKernel kernel_;
   std::vector<ProgramParameter> parameters_;
+  std::string asks_group_by_;  ///< the portable name by which it does; empty: it does not
   Occupancy occupancy_;
+  std::size_t most_threads_ = 0;  ///< in a block of this kernel
   Module module_ = nullptr;
   Function function_ = nullptr;
 };

@@ -79,6 +79,7 @@ using GraphExec = struct GraphExecTag*;
 
 enum class DeviceAttribute : int {
   max_threads_per_block = 1,
+  max_shared_memory_per_block = 8,
   max_pitch = 11,
   multiprocessor_count = 16,
   integrated = 18,
@@ -93,6 +94,8 @@ enum class DeviceAttribute : int {
   virtual_memory_management = 102,
   memory_pools = 115,
 };
+
+enum class FunctionAttribute : int { max_threads_per_block = 0 };
 
 enum class PeerAttribute : int { performance_rank = 1, access = 2, native_atomics = 3 };
 

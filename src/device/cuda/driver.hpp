@@ -83,6 +83,7 @@
   each(cuModuleGetFunction, 2000, Function* function, Module module, char const* name)                                 \
   each(cuOccupancyMaxPotentialBlockSize, 6050, int* grid, int* block, Function function,                               \
        std::size_t (*shared_bytes)(int block), std::size_t dynamic_shared_bytes, int block_limit)                      \
+  each(cuFuncGetAttribute, 2020, int* value, FunctionAttribute attribute, Function function)                           \
   each(cuLaunchKernel, 4000, Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,   \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra)      \
   each(cuGraphInstantiateWithFlags, 11040, GraphExec* executable, Graph graph, unsigned long long flags)               \

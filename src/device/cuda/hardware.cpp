@@ -60,6 +60,8 @@ std::optional<std::string> describe(Hardware& hardware, int ordinal, int driver_
   info.is_gpu = true;
   info.integrated = get(DeviceAttribute::integrated) != 0;
   info.compiles_source = true;
+  info.max_group_items = static_cast<std::size_t>(std::max(get(DeviceAttribute::max_threads_per_block), 1));
+  info.group_memory_bytes = static_cast<std::size_t>(std::max(get(DeviceAttribute::max_shared_memory_per_block), 0));
   hardware.maps_pages = get(DeviceAttribute::virtual_memory_management) != 0;
   if (Uuid uuid; driver.cuDeviceGetUuid(&uuid, hardware.device) == Result::success) hardware.uuid = spelled(uuid);
   hardware.has_pools = get(DeviceAttribute::memory_pools) != 0;

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include "device/cuda/prelude.cuda.hpp"
+#include "device/group_words.hpp"
 #include "device/source_kernels.hpp"
 
 #include <fmt/format.h>
@@ -99,13 +100,23 @@ struct Task {
   std::string signature;  ///< an expression whose name tells the entry's parameters
   std::vector<std::string> options;
   bool portable = false;
+  std::string asks_group_by;
 };
 
 Task task_for(ProgramSource const& source, SourceKernels const& kernels) {
   Task task;
   task.portable = kernels.is_portable(source.name);
   task.options = {"--std=c++17"};
-  task.text = prelude;
+  if (task.portable) {
+    task.asks_group_by = find_word(source.source, source.name, group_words);
+    if (!task.asks_group_by.empty()) {
+      task.text = "#define UNIMEM_GROUPED 1\n";
+    } else if (!find_word(source.source, source.name, range_words).empty()) {
+      task.text = "#define UNIMEM_KEEPS_RANGE 1\n";
+    }
+  }
+  task.text += prelude;
+  if (calls_group_functions(source.source)) task.text += group_functions;
   if (task.portable) {
     // Each operation rounds by itself, as on the host; a plain source is compiled as other programs would.
     for (auto const* option : {"--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"}) {
@@ -141,8 +152,9 @@ void refuse_blocks(ProgramSource const& source) {
                                                    "gridDim",           "__shfl_sync",      "__shfl_down_sync"};
   auto const word = find_word(source.source, source.name, words);
   if (word.empty()) return;
-  throw KernelError(source.name, fmt::format("uses {}: the portable form runs in blocks of the library's choice. Write "
-                                             "it as plain CUDA C++",
+  throw KernelError(source.name, fmt::format("uses {}: the portable form runs in blocks of the library's choice. Use "
+                                             "the portable names (UNIMEM_LOCAL_X, UNIMEM_SHARED, UNIMEM_BARRIER), or "
+                                             "write it as plain CUDA C++",
                                              word));
 }
 

@@ -11,6 +11,8 @@ namespace {
 constexpr std::size_t most_blocks_x = (std::size_t{1} << 31) - 1;
 constexpr std::size_t most_blocks_y = 65'535;
 constexpr std::size_t most_blocks_z = 65'535;
+constexpr std::size_t most_threads_x = 1024;
+constexpr std::size_t most_threads_y = 1024;
 constexpr std::size_t most_threads_z = 64;
 
 constexpr std::size_t divided_up(std::size_t items, std::size_t by) {
@@ -32,6 +34,13 @@ std::size_t row_block(std::size_t items, Occupancy occupancy) {
 
 unsigned narrowed(std::size_t count) {
   return static_cast<unsigned>(count);
+}
+
+std::optional<LaunchShape> shape_of(GroupSize blocks, GroupSize block) {
+  if (blocks.x > most_blocks_x || blocks.y > most_blocks_y || blocks.z > most_blocks_z) return std::nullopt;
+  return LaunchShape{{narrowed(blocks.x), narrowed(blocks.y), narrowed(blocks.z)},
+                     {narrowed(block.x), narrowed(block.y), narrowed(block.z)},
+                     0};
 }
 
 }  // namespace
@@ -66,10 +75,16 @@ std::optional<LaunchShape> plain_shape(Range range, Occupancy occupancy) noexcep
     y = take(std::min(range.y, most), most / x);
     z = take(std::min(range.z, most), std::min(most / x / y, most_threads_z));
   }
-  auto const blocks_x = divided_up(range.x, x), blocks_y = divided_up(range.y, y), blocks_z = divided_up(range.z, z);
-  if (blocks_x > most_blocks_x || blocks_y > most_blocks_y || blocks_z > most_blocks_z) return std::nullopt;
-  return LaunchShape{
-      {narrowed(blocks_x), narrowed(blocks_y), narrowed(blocks_z)}, {narrowed(x), narrowed(y), narrowed(z)}, 0};
+  return shape_of({divided_up(range.x, x), divided_up(range.y, y), divided_up(range.z, z)}, {x, y, z});
+}
+
+std::optional<LaunchShape> group_shape(Range range) noexcept {
+  return shape_of(range.groups(), range.group_size);
+}
+
+bool can_be_block(GroupSize group, std::size_t most_threads) noexcept {
+  return group.x <= most_threads_x && group.y <= most_threads_y && group.z <= most_threads_z &&
+         group.x * group.y * group.z <= most_threads;
 }
 
 }  // namespace unimem::detail::cuda

@@ -31,6 +31,12 @@ struct LaunchShape {
 /// every other range. `range` has at least one item.
 [[nodiscard]] LaunchShape portable_shape(Range range, Occupancy occupancy) noexcept;
 
+/// The shape in which a block is a group of `range`, which has some. Nothing if no grid is that large.
+[[nodiscard]] std::optional<LaunchShape> group_shape(Range range) noexcept;
+
+/// Whether a block of that many threads can be, for a kernel that may have up to `most_threads` of them.
+[[nodiscard]] bool can_be_block(GroupSize group, std::size_t most_threads) noexcept;
+
 /// The shape for plain CUDA C++: a grid that covers the range, in as many dimensions. Nothing if no grid is that large.
 [[nodiscard]] std::optional<LaunchShape> plain_shape(Range range, Occupancy occupancy) noexcept;
 

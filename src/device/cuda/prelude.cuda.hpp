@@ -12,9 +12,12 @@ namespace unimem::detail::cuda {
 /// what lets a kernel be written without `if (i < count)`. In which of two ways the items are dealt to threads is told
 /// by the shape of the block, which the function can see wherever it asks for its item:
 ///
-/// - blocks of one row: thread x of the grid is item x, and the grid's y and z are the item's;
 /// - blocks of one column: the threads take item after item of the whole range, numbered with x fastest, and put
-///   what it comes to into shared memory. So no range is too large for a grid, and narrow ones fill warps.
+///   what it comes to into shared memory. So no range is too large for a grid, and narrow ones fill warps;
+/// - all others, of one row where the library chooses them: a thread's place in the grid is the item's.
+///
+/// A kernel that asks for its group is compiled with UNIMEM_GROUPED: a block is its group, whatever shape that has, and
+/// the grid is the range. One that asks for the size of its range alone is compiled with UNIMEM_KEEPS_RANGE.
 ///
 /// Everything is named unimem_…, so that nothing a source defines gets in the way.
 inline constexpr std::string_view prelude = R"(
@@ -45,28 +48,93 @@ static_assert(sizeof(unimem_u64) == 8, "unimem_u64 has 64 bits");
 #define UNIMEM_ITEM_Y unimem_item_y()
 #define UNIMEM_ITEM_Z unimem_item_z()
 
+#define UNIMEM_LOCAL_X ((unimem_u64)threadIdx.x)
+#define UNIMEM_LOCAL_Y ((unimem_u64)threadIdx.y)
+#define UNIMEM_LOCAL_Z ((unimem_u64)threadIdx.z)
+#define UNIMEM_GROUP_X ((unimem_u64)blockIdx.x)
+#define UNIMEM_GROUP_Y ((unimem_u64)blockIdx.y)
+#define UNIMEM_GROUP_Z ((unimem_u64)blockIdx.z)
+#define UNIMEM_GROUP_SIZE_X ((unimem_u64)blockDim.x)
+#define UNIMEM_GROUP_SIZE_Y ((unimem_u64)blockDim.y)
+#define UNIMEM_GROUP_SIZE_Z ((unimem_u64)blockDim.z)
+#define UNIMEM_GROUPS_X ((unimem_u64)gridDim.x)
+#define UNIMEM_GROUPS_Y ((unimem_u64)gridDim.y)
+#define UNIMEM_GROUPS_Z ((unimem_u64)gridDim.z)
+#define UNIMEM_LOCAL_NUMBER ((unimem_u64)((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x))
+#define UNIMEM_GROUP_ITEMS ((unimem_u64)(blockDim.x * blockDim.y * blockDim.z))
+#ifdef UNIMEM_KEEPS_RANGE
+#define UNIMEM_RANGE_X unimem_range_kept[0]
+#define UNIMEM_RANGE_Y unimem_range_kept[1]
+#define UNIMEM_RANGE_Z unimem_range_kept[2]
+#else
+#define UNIMEM_RANGE_X (UNIMEM_GROUPS_X * UNIMEM_GROUP_SIZE_X)
+#define UNIMEM_RANGE_Y (UNIMEM_GROUPS_Y * UNIMEM_GROUP_SIZE_Y)
+#define UNIMEM_RANGE_Z (UNIMEM_GROUPS_Z * UNIMEM_GROUP_SIZE_Z)
+#endif
+
+#define UNIMEM_SHARED __shared__
+#define UNIMEM_SHARED_POINTER(T) T*
+#define UNIMEM_BARRIER() __syncthreads()
+
+#define UNIMEM_ATOMICS_64 1
 #define UNIMEM_ATOMIC_ADD_U32(pointer, value) atomicAdd((unimem_u32*)(pointer), (unimem_u32)(value))
+#define UNIMEM_ATOMIC_MIN_U32(pointer, value) atomicMin((unimem_u32*)(pointer), (unimem_u32)(value))
+#define UNIMEM_ATOMIC_MAX_U32(pointer, value) atomicMax((unimem_u32*)(pointer), (unimem_u32)(value))
+#define UNIMEM_ATOMIC_EXCHANGE_U32(pointer, value) atomicExch((unimem_u32*)(pointer), (unimem_u32)(value))
+#define UNIMEM_ATOMIC_COMPARE_EXCHANGE_U32(pointer, expected, value) \
+  atomicCAS((unimem_u32*)(pointer), (unimem_u32)(expected), (unimem_u32)(value))
+#define UNIMEM_ATOMIC_ADD_I32(pointer, value) atomicAdd((unimem_i32*)(pointer), (unimem_i32)(value))
+#define UNIMEM_ATOMIC_MIN_I32(pointer, value) atomicMin((unimem_i32*)(pointer), (unimem_i32)(value))
+#define UNIMEM_ATOMIC_MAX_I32(pointer, value) atomicMax((unimem_i32*)(pointer), (unimem_i32)(value))
+#define UNIMEM_ATOMIC_EXCHANGE_I32(pointer, value) atomicExch((unimem_i32*)(pointer), (unimem_i32)(value))
+#define UNIMEM_ATOMIC_COMPARE_EXCHANGE_I32(pointer, expected, value) \
+  atomicCAS((unimem_i32*)(pointer), (unimem_i32)(expected), (unimem_i32)(value))
+#define UNIMEM_AS_U64(call, pointer, ...) ((unimem_u64)call((unsigned long long*)(pointer), __VA_ARGS__))
+#define UNIMEM_ATOMIC_ADD_U64(pointer, value) UNIMEM_AS_U64(atomicAdd, pointer, (unsigned long long)(value))
+#define UNIMEM_ATOMIC_MIN_U64(pointer, value) UNIMEM_AS_U64(atomicMin, pointer, (unsigned long long)(value))
+#define UNIMEM_ATOMIC_MAX_U64(pointer, value) UNIMEM_AS_U64(atomicMax, pointer, (unsigned long long)(value))
+#define UNIMEM_ATOMIC_EXCHANGE_U64(pointer, value) UNIMEM_AS_U64(atomicExch, pointer, (unsigned long long)(value))
+#define UNIMEM_ATOMIC_COMPARE_EXCHANGE_U64(pointer, expected, value) \
+  UNIMEM_AS_U64(atomicCAS, pointer, (unsigned long long)(expected), (unsigned long long)(value))
+#define UNIMEM_ATOMIC_ADD_F32(pointer, value) atomicAdd((float*)(pointer), (float)(value))
+
+#define UNIMEM_OVERLOADED inline __device__
 
 extern __shared__ unimem_u64 unimem_items[];
+#ifdef UNIMEM_KEEPS_RANGE
+__shared__ unimem_u64 unimem_range_kept[3];
+#endif
 
-__device__ __forceinline__ bool unimem_in_rows() { return blockDim.y == 1; }
+#ifdef UNIMEM_GROUPED
+__device__ __forceinline__ bool unimem_in_column() { return false; }
+#else
+__device__ __forceinline__ bool unimem_in_column() { return blockDim.x == 1 && blockDim.y > 1; }
+#endif
 __device__ __forceinline__ unimem_u64 unimem_item_x() {
-  return unimem_in_rows() ? blockIdx.x * (unimem_u64)blockDim.x + threadIdx.x : unimem_items[3 * threadIdx.y];
+  return unimem_in_column() ? unimem_items[3 * threadIdx.y] : blockIdx.x * (unimem_u64)blockDim.x + threadIdx.x;
 }
 __device__ __forceinline__ unimem_u64 unimem_item_y() {
-  return unimem_in_rows() ? blockIdx.y : unimem_items[3 * threadIdx.y + 1];
+  return unimem_in_column() ? unimem_items[3 * threadIdx.y + 1] : blockIdx.y * (unimem_u64)blockDim.y + threadIdx.y;
 }
 __device__ __forceinline__ unimem_u64 unimem_item_z() {
-  return unimem_in_rows() ? blockIdx.z : unimem_items[3 * threadIdx.y + 2];
+  return unimem_in_column() ? unimem_items[3 * threadIdx.y + 2] : blockIdx.z * (unimem_u64)blockDim.z + threadIdx.z;
 }
 
 struct unimem_range { unimem_u64 x, y, z; };
 
 template <auto unimem_body, class... unimem_p>
 __global__ void unimem_run(unimem_range unimem_r, unimem_p... unimem_a) {
+#ifdef UNIMEM_KEEPS_RANGE
+  if (UNIMEM_LOCAL_NUMBER == 0) {
+    unimem_range_kept[0] = unimem_r.x;
+    unimem_range_kept[1] = unimem_r.y;
+    unimem_range_kept[2] = unimem_r.z;
+  }
+  __syncthreads();
+#endif
   unimem_u64 unimem_i = blockIdx.x * (unimem_u64)blockDim.y + threadIdx.y;
   do {
-    if (unimem_in_rows()) {
+    if (!unimem_in_column()) {
       if (unimem_item_x() >= unimem_r.x) return;
     } else {
       if (unimem_i >= unimem_r.x * unimem_r.y * unimem_r.z) return;
@@ -77,7 +145,7 @@ __global__ void unimem_run(unimem_range unimem_r, unimem_p... unimem_a) {
       unimem_i += gridDim.x * (unimem_u64)blockDim.y;
     }
     unimem_body(unimem_a...);
-  } while (!unimem_in_rows());
+  } while (unimem_in_column());
 }
 
 template <auto unimem_body, class... unimem_p>

@@ -48,6 +48,11 @@ unsigned version_of(std::string_view spelled) {
   return major * 10 + minor;
 }
 
+bool has_atomics64(std::string_view extensions) {
+  return extensions.find("cl_khr_int64_base_atomics") != std::string_view::npos &&
+         extensions.find("cl_khr_int64_extended_atomics") != std::string_view::npos;
+}
+
 /// Fills `hardware` from the driver; why the device cannot be used, or nothing.
 std::optional<std::string> describe(Hardware& hardware) {
   auto const& api = *hardware.api;
@@ -73,6 +78,9 @@ std::optional<std::string> describe(Hardware& hardware) {
   info.is_gpu = (type & CL_DEVICE_TYPE_GPU) != 0 && (type & CL_DEVICE_TYPE_CPU) == 0;
   info.integrated = value<cl_bool>(api, device, CL_DEVICE_HOST_UNIFIED_MEMORY).value_or(CL_FALSE) != CL_FALSE;
   info.doubles = value<cl_device_fp_config>(api, device, CL_DEVICE_DOUBLE_FP_CONFIG).value_or(0) != 0;
+  info.atomics64 = has_atomics64(text(api.clGetDeviceInfo, device, CL_DEVICE_EXTENSIONS));
+  info.max_group_items = value<std::size_t>(api, device, CL_DEVICE_MAX_WORK_GROUP_SIZE).value_or(1);
+  info.group_memory_bytes = value<cl_ulong>(api, device, CL_DEVICE_LOCAL_MEM_SIZE).value_or(0);
   info.compiles_source = value<cl_bool>(api, device, CL_DEVICE_COMPILER_AVAILABLE).value_or(CL_FALSE) != CL_FALSE;
   hardware.fine_grain_memory = version >= 20 && api.clSVMAlloc != nullptr && api.clSVMFree != nullptr &&
                                (value<cl_device_svm_capabilities>(api, device, CL_DEVICE_SVM_CAPABILITIES).value_or(0) &
@@ -117,7 +125,13 @@ Survey survey(Api const& api, Api const& serial, std::function<void(std::string 
     }
     for (auto* const device : devices) {
       announce(fmt::format("asking a device of platform '{}' what it is", name));
-      Hardware hardware{&table, platform, device, {}, false, nullptr, is_pocl, name == "rusticl", compiler};
+      Hardware hardware;
+      hardware.api = &table;
+      hardware.platform = platform;
+      hardware.device = device;
+      hardware.is_pocl = is_pocl;
+      hardware.loads_with_first_run = name == "rusticl";
+      hardware.compiler = compiler;
       if (auto problem = describe(hardware)) {
         reasons.push_back(fmt::format("platform '{}': {}", name, *problem));
       } else {

@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "device/group_words.hpp"
 #include "device/opencl/code.hpp"
 #include "device/opencl/opencl_device.hpp"
 #include "device/opencl/prelude.cl.hpp"
@@ -54,7 +55,7 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   if (source.source.empty()) {
     throw KernelError(name_, fmt::format("has no source form, which {} needs", device_id_));
   }
-  auto const whole = std::string(prelude) + source.source;
+  auto const whole = with_prelude(source.source);
   auto const* text = whole.c_str();
   auto const length = whole.size();
   cl_int code = CL_SUCCESS;
@@ -78,10 +79,11 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   portable_ = std::ranges::count(parameters_.with_offset, true) != 0 || kernels_in(source.source).is_portable(name_);
   read_groups(hardware);
   if (portable_ && fixed_group_[0] == 0) refuse_groups(source.source);
-  if (device.is_pocl()) {
-    read_group_limits(hardware);
-    order_ = PoclRunOrder::of(api_, source.source, name_);
+  if (portable_) {
+    asks_group_by_ = find_word(source.source, name_, group_words);
+    asks_range_ = !find_word(source.source, name_, range_words).empty();
   }
+  if (device.is_pocl()) order_ = PoclRunOrder::of(api_, source.source, name_);
 }
 
 OpenClProgram::~OpenClProgram() {
@@ -97,12 +99,41 @@ void OpenClProgram::read_groups(cl_device_id device) {
         "clGetKernelWorkGroupInfo");
   constexpr std::size_t enough = 256;  // fills a GPU's compute unit, and amortizes what a group costs a CPU
   group_ = std::min(enough, std::bit_floor(most));
-}
-
-void OpenClProgram::read_group_limits(cl_device_id device) {
+  most_items_ = most;
   check(
       api_.clGetDeviceInfo(device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof group_limits_, group_limits_.data(), nullptr),
       "clGetDeviceInfo");
+  cl_ulong shared = 0, has = 0;
+  check(api_.clGetKernelWorkGroupInfo(kernel_.get(), device, CL_KERNEL_LOCAL_MEM_SIZE, sizeof shared, &shared, nullptr),
+        "clGetKernelWorkGroupInfo");
+  check(api_.clGetDeviceInfo(device, CL_DEVICE_LOCAL_MEM_SIZE, sizeof has, &has, nullptr), "clGetDeviceInfo");
+  if (shared > has) {
+    throw KernelError(
+        name_, fmt::format("needs {} bytes of memory shared by a group, and {} has {}", shared, device_id_, has));
+  }
+}
+
+void OpenClProgram::check_range(Range range) const {
+  bool const is_fixed = fixed_group_[0] != 0;
+  auto const [x, y, z] = range.group_size;
+  if (!range.has_group()) {
+    if (asks_group_by_.empty() || is_fixed) return;
+    throw KernelError(name_, fmt::format("uses {}, and no size of its groups is given: Range{{…}}.group({{…}}), or "
+                                         "Kernel::group",
+                                         asks_group_by_));
+  }
+  std::array const group{x, y, z};
+  if (is_fixed && group != fixed_group_) {
+    throw KernelError(name_, fmt::format("states groups of {} × {} × {}, and {} × {} × {} are asked for",
+                                         fixed_group_[0], fixed_group_[1], fixed_group_[2], x, y, z));
+  }
+  bool const too_long = x > group_limits_[0] || y > group_limits_[1] || z > group_limits_[2];
+  if (too_long || range.group_size.items() > most_items_) {
+    throw KernelError(
+        name_, fmt::format("groups of {} × {} × {} are larger than {} can make them for it: {} items, {} × "
+                           "{} × {} at the most",
+                           x, y, z, device_id_, most_items_, group_limits_[0], group_limits_[1], group_limits_[2]));
+  }
 }
 
 std::array<std::size_t, 3> OpenClProgram::group_of(Range range) const noexcept {
@@ -142,8 +173,9 @@ void OpenClProgram::refuse_groups(std::string_view source) const {
   auto const word = find_word(source, name_, words);
   if (word.empty()) return;
   throw KernelError(name_, fmt::format("uses {}, and states no size of its groups: the portable form runs in groups of "
-                                       "the library's choice. Add __attribute__((reqd_work_group_size(x, y, z))), or "
-                                       "write it as plain OpenCL C",
+                                       "the library's choice. Use the portable names (UNIMEM_LOCAL_X, UNIMEM_SHARED, "
+                                       "UNIMEM_BARRIER), add __attribute__((reqd_work_group_size(x, y, z))), or write "
+                                       "it as plain OpenCL C",
                                        word));
 }
 
@@ -180,16 +212,21 @@ MemoryHandle OpenClProgram::window(std::size_t index, DeviceMemory memory) const
 
 void OpenClProgram::enqueue(Command& command, cl_command_queue queue, Range range,
                             std::span<const KernelArgument> arguments) const {
+  check_range(range);
   check_count(arguments);
   command.windows = windows(arguments);
   std::lock_guard const lock{mutex_};
   set_arguments(arguments, command.windows);
   bool const is_fixed = fixed_group_[0] != 0;
-  if (!portable_ || is_fixed || group_ == 0 || range.y > 1 || range.z > 1) {
+  bool const given = range.has_group();
+  if (!portable_ || is_fixed || given || asks_range_ || group_ == 0 || range.y > 1 || range.z > 1) {
     std::array const items{range.x, range.y, range.z};
     cl_uint const dimensions = range.z > 1 ? 3 : range.y > 1 ? 2 : 1;
     // The order must know the groups; elsewhere the driver knows best.
-    auto const group = is_fixed ? fixed_group_ : order_ ? group_of(range) : std::array<std::size_t, 3>{};
+    auto const group = is_fixed ? fixed_group_
+                       : given  ? std::array{range.group_size.x, range.group_size.y, range.group_size.z}
+                       : order_ ? group_of(range)
+                                : std::array<std::size_t, 3>{};
     return add(command, queue, dimensions, nullptr, items.data(), group[0] != 0 ? group.data() : nullptr);
   }
   // Groups must divide the range, and a driver left to choose takes groups of one for a prime: sixty times slower on

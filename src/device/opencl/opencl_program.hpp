@@ -37,6 +37,7 @@ class OpenClProgram final : public Program {
   [[nodiscard]] cl_context context() const noexcept { return context_; }
   [[nodiscard]] std::vector<ProgramParameter> const* parameters() const noexcept override { return &parameters_.takes; }
   [[nodiscard]] std::string_view compiler() const noexcept override { return compiler_; }
+  void check_range(Range range) const override;
 
   /// Enqueues one run on behalf of `command`, which gets its events and the sub-buffers made for it. Throws KernelError
   /// if the arguments do not fit the kernel's parameters or a window starts where the device allows no sub-buffer,
@@ -45,7 +46,6 @@ class OpenClProgram final : public Program {
 
  private:
   void read_groups(cl_device_id device);
-  void read_group_limits(cl_device_id device);
   /// Groups that divide the range, as large as `group_` and the device allow: x first, then y, then z.
   [[nodiscard]] std::array<std::size_t, 3> group_of(Range range) const noexcept;
   /// One driver call of a run, in the order that the driver needs. The caller holds `mutex_`.
@@ -73,7 +73,10 @@ class OpenClProgram final : public Program {
   bool portable_ = false;
   std::size_t group_ = 0;                      ///< items in a work group of a portable kernel; 0: the driver's choice
   std::array<std::size_t, 3> fixed_group_{};   ///< what the kernel itself demands; zeros: nothing
-  std::array<std::size_t, 3> group_limits_{};  ///< of the device, where the library chooses all groups
+  std::array<std::size_t, 3> group_limits_{};  ///< of the device
+  std::size_t most_items_ = 0;                 ///< in a work group of this kernel
+  std::string asks_group_by_;                  ///< the portable name by which it does; empty: it does not
+  bool asks_range_ = false;                    ///< it asks for the size of its range
   std::shared_ptr<PoclRunOrder> order_;        ///< null unless the driver is PoCL
   /// Arguments are state of the one kernel object (clSetKernelArg is the one call that is not thread-safe): setting
   /// them and enqueuing is one step.

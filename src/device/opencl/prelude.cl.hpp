@@ -1,12 +1,14 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace unimem::detail::opencl {
 
 /// What stands before every kernel's source under OpenCL: the portable names of docs/kernels.md in terms of OpenCL C. A
 /// source that uses none of them is compiled as the plain OpenCL C it is. A buffer's parameters have its element's type
-/// and names of their own, by which the driver tells them from others.
+/// and names of their own, by which the driver tells them from others. Functions are always inlined: PoCL 3.1 loses a
+/// barrier in one that is not, without a word.
 inline constexpr std::string_view object_ending = "_unimem_object";
 inline constexpr std::string_view offset_ending = "_unimem_offset";
 inline constexpr std::string_view prelude = R"(
@@ -31,7 +33,7 @@ typedef double unimem_f64;
 #endif
 
 #define UNIMEM_KERNEL __kernel void
-#define UNIMEM_FUNCTION static inline
+#define UNIMEM_FUNCTION static inline __attribute__((always_inline))
 #define UNIMEM_GLOBAL __global
 
 #define UNIMEM_BUFFER(T, x) __global T* x##_unimem_object, ulong x##_unimem_offset
@@ -42,9 +44,74 @@ typedef double unimem_f64;
 #define UNIMEM_ITEM_Y get_global_id(1)
 #define UNIMEM_ITEM_Z get_global_id(2)
 
-#define UNIMEM_ATOMIC_ADD_U32(pointer, value) atomic_add((volatile __global uint*)(pointer), (uint)(value))
+#define UNIMEM_LOCAL_X get_local_id(0)
+#define UNIMEM_LOCAL_Y get_local_id(1)
+#define UNIMEM_LOCAL_Z get_local_id(2)
+#define UNIMEM_GROUP_X get_group_id(0)
+#define UNIMEM_GROUP_Y get_group_id(1)
+#define UNIMEM_GROUP_Z get_group_id(2)
+#define UNIMEM_GROUP_SIZE_X get_local_size(0)
+#define UNIMEM_GROUP_SIZE_Y get_local_size(1)
+#define UNIMEM_GROUP_SIZE_Z get_local_size(2)
+#define UNIMEM_GROUPS_X get_num_groups(0)
+#define UNIMEM_GROUPS_Y get_num_groups(1)
+#define UNIMEM_GROUPS_Z get_num_groups(2)
+#define UNIMEM_LOCAL_NUMBER ((UNIMEM_LOCAL_Z * UNIMEM_GROUP_SIZE_Y + UNIMEM_LOCAL_Y) * UNIMEM_GROUP_SIZE_X + UNIMEM_LOCAL_X)
+#define UNIMEM_GROUP_ITEMS (UNIMEM_GROUP_SIZE_X * UNIMEM_GROUP_SIZE_Y * UNIMEM_GROUP_SIZE_Z)
+#define UNIMEM_RANGE_X get_global_size(0)
+#define UNIMEM_RANGE_Y get_global_size(1)
+#define UNIMEM_RANGE_Z get_global_size(2)
 
-#line 1
+#define UNIMEM_SHARED __local
+#define UNIMEM_SHARED_POINTER(T) __local T*
+#define UNIMEM_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+
+#define UNIMEM_ATOMIC_ADD_U32(pointer, value) atomic_add(pointer, (uint)(value))
+#define UNIMEM_ATOMIC_MIN_U32(pointer, value) atomic_min(pointer, (uint)(value))
+#define UNIMEM_ATOMIC_MAX_U32(pointer, value) atomic_max(pointer, (uint)(value))
+#define UNIMEM_ATOMIC_EXCHANGE_U32(pointer, value) atomic_xchg(pointer, (uint)(value))
+#define UNIMEM_ATOMIC_COMPARE_EXCHANGE_U32(pointer, expected, value) atomic_cmpxchg(pointer, (uint)(expected), (uint)(value))
+#define UNIMEM_ATOMIC_ADD_I32(pointer, value) atomic_add(pointer, (int)(value))
+#define UNIMEM_ATOMIC_MIN_I32(pointer, value) atomic_min(pointer, (int)(value))
+#define UNIMEM_ATOMIC_MAX_I32(pointer, value) atomic_max(pointer, (int)(value))
+#define UNIMEM_ATOMIC_EXCHANGE_I32(pointer, value) atomic_xchg(pointer, (int)(value))
+#define UNIMEM_ATOMIC_COMPARE_EXCHANGE_I32(pointer, expected, value) atomic_cmpxchg(pointer, (int)(expected), (int)(value))
+#if defined(cl_khr_int64_base_atomics) && defined(cl_khr_int64_extended_atomics)
+#define UNIMEM_ATOMICS_64 1
+#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable
+#pragma OPENCL EXTENSION cl_khr_int64_extended_atomics : enable
+#define UNIMEM_ATOMIC_ADD_U64(pointer, value) atom_add(pointer, (ulong)(value))
+#define UNIMEM_ATOMIC_MIN_U64(pointer, value) atom_min(pointer, (ulong)(value))
+#define UNIMEM_ATOMIC_MAX_U64(pointer, value) atom_max(pointer, (ulong)(value))
+#define UNIMEM_ATOMIC_EXCHANGE_U64(pointer, value) atom_xchg(pointer, (ulong)(value))
+#define UNIMEM_ATOMIC_COMPARE_EXCHANGE_U64(pointer, expected, value) atom_cmpxchg(pointer, (ulong)(expected), (ulong)(value))
+#endif
+
+#define UNIMEM_OVERLOADED static inline __attribute__((overloadable, always_inline))
 )";
+
+/// For sources that add to floats, of which OpenCL 1.2 has no atomic form.
+inline constexpr std::string_view float_addition_word = "UNIMEM_ATOMIC_ADD_F32";
+inline constexpr std::string_view float_addition = R"(
+#define UNIMEM_ATOMIC_ADD_F32(pointer, value) unimem_atomic_add_f32(pointer, (float)(value))
+#define UNIMEM_FLOAT_ADDITION(SPACE)                                                                           \
+  UNIMEM_OVERLOADED float unimem_atomic_add_f32(volatile SPACE float* unimem_at, float unimem_value) {         \
+    volatile SPACE uint* const unimem_bits = (volatile SPACE uint*)unimem_at;                                  \
+    uint unimem_seen = *unimem_bits, unimem_expected;                                                          \
+    do {                                                                                                       \
+      unimem_expected = unimem_seen;                                                                           \
+      unimem_seen = atomic_cmpxchg(unimem_bits, unimem_expected, as_uint(as_float(unimem_expected) + unimem_value)); \
+    } while (unimem_seen != unimem_expected);                                                                  \
+    return as_float(unimem_seen);                                                                              \
+  }
+UNIMEM_FLOAT_ADDITION(__global)
+UNIMEM_FLOAT_ADDITION(__local)
+)";
+
+/// Before the first line of the source.
+inline constexpr std::string_view source_begin = "#line 1\n";
+
+/// A source as it is compiled: behind the prelude, and what else of the portable names it uses.
+[[nodiscard]] std::string with_prelude(std::string_view source);
 
 }  // namespace unimem::detail::opencl

@@ -51,7 +51,7 @@ std::vector<ValueType> probe_types(Api const& api, cl_context context, cl_device
                                    std::span<const std::string> names) {
   std::vector<ValueType> result(names.size());
   if (names.empty()) return result;
-  auto text = std::string(prelude).append(source).append(is_wide_float);
+  auto text = with_prelude(source).append(is_wide_float);
   for (std::size_t i = 0; i < names.size(); ++i) text += probe_of(i, names[i]);
   auto const* begin = text.c_str();
   auto const length = text.size();

@@ -139,6 +139,8 @@ int attribute_of(DeviceState const& device, DeviceAttribute attribute) {
       return std::numeric_limits<int>::max();
     case DeviceAttribute::max_threads_per_block:
       return 1024;
+    case DeviceAttribute::max_shared_memory_per_block:
+      return 48 << 10;
     case DeviceAttribute::multiprocessor_count:
       return 132;
     case DeviceAttribute::compute_capability_major:

@@ -123,6 +123,13 @@ Result cuFuncGetParamInfo(Lock& /*lock*/, Function function, std::size_t index, 
   return Result::success;
 }
 
+Result cuFuncGetAttribute(Lock& /*lock*/, int* value, FunctionAttribute attribute, Function function) {
+  require(value != nullptr && attribute == FunctionAttribute::max_threads_per_block);
+  static_cast<void>(function_of(function));
+  *value = 1024;
+  return Result::success;
+}
+
 Result cuOccupancyMaxPotentialBlockSize(Lock& /*lock*/, int* grid, int* block, Function function,
                                         std::size_t (*shared_bytes)(int block), std::size_t /*dynamic_shared_bytes*/,
                                         int block_limit) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/device/program.hpp>
+#include <unimem/kernel/work_group.hpp>
 
 #include <cstddef>
 #include <cstring>
@@ -70,6 +71,28 @@ std::remove_cvref_t<P> unpack(HostArgument argument) {
   }
 }
 
+/// The groups that begin there in a range, numbered with x fastest.
+template <class F>
+void each_group(Range range, std::size_t begin, std::size_t end, F const& visit) {
+  auto const count = range.groups();
+  for (std::size_t i = begin; i < end; ++i) {
+    visit(WorkGroup{range, {i % count.x, i / count.x % count.y, i / count.x / count.y}});
+  }
+}
+
+/// The loop over groups, which `callable` takes whole.
+template <class F, class G, class... P>
+  requires std::is_same_v<std::remove_cvref_t<G>, WorkGroup>
+HostLoop host_loop(F callable, std::tuple<G, P...>* /*deduction only*/) {
+  return [callable = std::move(callable)](Range range, std::size_t begin, std::size_t end,
+                                          std::span<const HostArgument> arguments) {
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      std::tuple<std::remove_cvref_t<P>...> const unpacked{unpack<P>(arguments[I])...};
+      each_group(range, begin, end, [&](WorkGroup const& group) { callable(group, std::get<I>(unpacked)...); });
+    }(std::index_sequence_for<P...>{});
+  };
+}
+
 /// The loop over work items, instantiated with the callable so that the compiler sees through it.
 template <class F, class... P>
 HostLoop host_loop(F callable, std::tuple<WorkItem, P...>* /*deduction only*/) {
@@ -94,8 +117,8 @@ HostLoop host_loop(F callable, std::tuple<WorkItem, P...>* /*deduction only*/) {
   };
 }
 
-template <class... P>
-std::vector<KernelParameter> kernel_parameters(std::tuple<WorkItem, P...>* /*deduction only*/) {
+template <class G, class... P>
+std::vector<KernelParameter> kernel_parameters(std::tuple<G, P...>* /*deduction only*/) {
   return {kernel_parameter<P>()...};
 }
 

@@ -7,7 +7,8 @@ namespace standin {
 /// What stands before a CUDA source to make it a host's: the words of the language, and of what NVRTC knows without
 /// headers the part that kernels here use. No header is included, so that a kernel compiles in a blink.
 ///
-/// Threads run one after the other, so there is no __syncthreads: a kernel that needs one does not compile.
+/// The threads of a block run one after the other, each until it ends or comes to a __syncthreads: there the next one
+/// goes on, on a stack of its own.
 inline constexpr std::string_view cuda_on_host = R"(
 #define __device__
 #define __host__
@@ -102,6 +103,86 @@ inline float atomicAdd(float* p, float v) {
   return old;
 }
 
+extern "C" {
+struct UnimemStandInContext {  // glibc's ucontext_t, as far as it is filled in here
+  unsigned long flags;
+  UnimemStandInContext* link;
+  struct { void* begin; int flags; size_t bytes; } stack;
+  alignas(16) char rest[8192];
+};
+int getcontext(UnimemStandInContext*);
+void makecontext(UnimemStandInContext*, void (*)(), int, ...);
+int swapcontext(UnimemStandInContext*, const UnimemStandInContext*);
+void* mmap(void*, size_t, int, int, int, long);
+}
+
+struct UnimemStandInFibre {
+  UnimemStandInContext context;
+  uint3 thread;
+  bool ended;
+};
+static thread_local struct UnimemStandInBlock {
+  UnimemStandInFibre* fibres[1025];  // kept for the next block
+  UnimemStandInContext scheduler;
+  UnimemStandInFibre* running;
+  unsigned next, count;  // of the threads that have not begun
+  void (*body)(void* const*);
+  void* const* parameters;
+
+  static void work() {
+    UnimemStandInBlock& block = current();
+    UnimemStandInFibre* const own = block.running;
+    while (block.next < block.count) {
+      const unsigned i = block.next++;
+      threadIdx = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
+      block.body(block.parameters);
+    }
+    own->ended = true;
+    swapcontext(&own->context, &block.scheduler);
+  }
+  static UnimemStandInBlock& current();
+  void resume(UnimemStandInFibre* fibre) {
+    running = fibre;
+    swapcontext(&scheduler, &fibre->context);
+  }
+  UnimemStandInFibre* begin(unsigned number) {
+    const size_t bytes = 256 << 10;
+    if (fibres[number] == nullptr) {
+      fibres[number] = static_cast<UnimemStandInFibre*>(mmap(nullptr, bytes, 3, 0x4022, -1, 0));
+    }
+    UnimemStandInFibre* const fibre = fibres[number];
+    getcontext(&fibre->context);
+    fibre->context.stack = {reinterpret_cast<char*>(fibre) + sizeof *fibre, 0, bytes - sizeof *fibre};
+    fibre->context.link = nullptr;
+    fibre->ended = false;
+    makecontext(&fibre->context, &work, 0);
+    return fibre;
+  }
+  void run(void (*of)(void* const*), void* const* given) {
+    body = of;
+    parameters = given;
+    next = 0;
+    count = blockDim.x * blockDim.y * blockDim.z;
+    unsigned begun = 0;
+    while (next < count) resume(begin(begun++));
+    for (bool some = true; some;) {
+      some = false;
+      for (unsigned i = 0; i < begun; ++i) {
+        if (fibres[i]->ended) continue;
+        some = true;
+        resume(fibres[i]);
+      }
+    }
+  }
+} unimem_standin_block;
+inline UnimemStandInBlock& UnimemStandInBlock::current() { return unimem_standin_block; }
+inline void __syncthreads() {
+  UnimemStandInFibre* const own = unimem_standin_block.running;
+  own->thread = threadIdx;
+  swapcontext(&own->context, &unimem_standin_block.scheduler);
+  threadIdx = own->thread;
+}
+
 struct UnimemStandInName { const char* file; void* base; const char* name; void* address; };
 extern "C" int dladdr(const void* address, UnimemStandInName* found);
 struct UnimemStandInKernel {
@@ -144,13 +225,11 @@ template <class... unimem_p, void (*unimem_f)(unimem_p...)> struct unimem_standi
   static constexpr Layout layout{};
 
   template <unsigned... I>
-  static void run_threads(void* const* parameters, unimem_standin_indices<I...>) {
-    for (unsigned z = 0; z < blockDim.z; ++z)
-      for (unsigned y = 0; y < blockDim.y; ++y)
-        for (unsigned x = 0; x < blockDim.x; ++x) {
-          threadIdx = {x, y, z};
-          unimem_f(*static_cast<unimem_p*>(parameters[I])...);
-        }
+  static void run_thread(void* const* parameters, unimem_standin_indices<I...>) {
+    unimem_f(*static_cast<unimem_p*>(parameters[I])...);
+  }
+  static void run_thread(void* const* parameters) {
+    run_thread(parameters, typename unimem_standin_count<sizeof...(unimem_p)>::type{});
   }
 
   static void run(const unsigned* grid, const unsigned* block, void* const* parameters) {
@@ -160,7 +239,7 @@ template <class... unimem_p, void (*unimem_f)(unimem_p...)> struct unimem_standi
       for (unsigned y = 0; y < grid[1]; ++y)
         for (unsigned x = 0; x < grid[0]; ++x) {
           blockIdx = {x, y, z};
-          run_threads(parameters, typename unimem_standin_count<sizeof...(unimem_p)>::type{});
+          unimem_standin_block.run(&run_thread, parameters);
         }
   }
 };

@@ -1,0 +1,13 @@
+#include "device/group_words.hpp"
+#include "device/opencl/prelude.cl.hpp"
+
+namespace unimem::detail::opencl {
+
+std::string with_prelude(std::string_view source) {
+  std::string whole{prelude};
+  if (source.find(float_addition_word) != std::string_view::npos) whole += float_addition;
+  if (calls_group_functions(source)) whole += group_functions;
+  return whole.append(source_begin).append(source);
+}
+
+}  // namespace unimem::detail::opencl

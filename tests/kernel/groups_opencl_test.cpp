@@ -1,0 +1,44 @@
+#include "kernel/groups_conformance.hpp"
+
+// Groups on the first OpenCL device there is, whichever driver that is of.
+
+namespace unimem {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(OpenCl, Groups, ::testing::Values("opencl:0"));
+
+class OpenClGroups : public ::testing::Test {
+ protected:
+  Device& on = device("opencl:0");
+  UnifiedBuffer<float> x{64, BufferOptions{.device = &on}};
+};
+
+TEST_F(OpenClGroups, PlainKernelsRunInTheGroupsTheyAreGiven) {
+  auto const kernel = Kernel("plain").source(R"(__kernel void plain(__global float* x) {
+    __local float all[16];
+    all[get_local_id(0)] = get_global_id(0);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    x[get_global_id(0)] = all[get_local_size(0) - 1 - get_local_id(0)];
+  })");
+  launch(kernel, Range{64}.group({16}), write(x));
+  auto const result = x.to_vector();
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(result[i], static_cast<float>(i / 16 * 16 + 15 - i % 16));
+}
+
+TEST_F(OpenClGroups, AGroupThatIsNotTheStatedOneIsRefused) {
+  auto const kernel = Kernel("stated").source(R"(
+    __kernel __attribute__((reqd_work_group_size(8, 1, 1))) void stated(UNIMEM_BUFFER(float, x)) {
+      UNIMEM_DATA(float, x)[get_global_id(0)] = get_local_size(0);
+    })");
+  try {
+    launch(kernel, Range{64}.group({16}), write(x)).wait();
+    FAIL() << "it ran";
+  } catch (KernelError const& error) {
+    EXPECT_THAT(error.reason, ::testing::HasSubstr("states groups of 8 × 1 × 1, and 16 × 1 × 1"));
+  }
+  launch(kernel, Range{64}.group({8}), write(x));
+  EXPECT_THAT(x.to_vector(), ::testing::Each(8.0F));
+}
+
+}  // namespace
+}  // namespace unimem
