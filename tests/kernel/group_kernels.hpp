@@ -16,8 +16,8 @@ namespace unimem::testing {
 /// As many items as a group may have on every device of the tests.
 inline constexpr std::size_t small_group = 32;
 
-/// c = a · b, of n × k and k × m numbers, tile by tile; n, m and k are multiples of the tile. The host form is for tiles
-/// of 16: a constant, as in a program that cares for speed.
+/// c = a · b, of n × k and k × m numbers, tile by tile; n, m and k are multiples of the tile. The host form is for
+/// tiles of 16: a constant, as in a program that cares for speed.
 inline Kernel matrix_product(std::size_t tile) {
   return Kernel("matrix_product")
       .group({tile, tile})
