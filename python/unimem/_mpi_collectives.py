@@ -50,36 +50,33 @@ def agree(mpi: Any, comm: Any, values: list[int], prepare: Callable[[], _Prepare
         failure = error
     mine = np.array([int(failure is not None), *(sign * one for one in values for sign in (1, -1))], np.int64)
     most = np.empty_like(mine)
-    try:
-        call("MPI_Allreduce", comm.Allreduce, [mine, mpi.INT64_T], [most, mpi.INT64_T], mpi.MAX)
-        if failure is not None:
-            raise failure
-        if most[0]:
-            raise invalid("call", "what another rank passes", "valid in every rank")
-    except BaseException:
-        prepared = None  # which the traceback would keep
-        raise
+    call("MPI_Allreduce", comm.Allreduce, [mine, mpi.INT64_T], [most, mpi.INT64_T], mpi.MAX)
+    if failure is not None:
+        raise failure
+    if most[0]:
+        raise invalid("call", "what another rank passes", "valid in every rank")
     assert prepared is not None
     return prepared, [(-int(most[at + 1]), int(most[at])) for at in range(1, len(most), 2)]
 
 
-def _agreed(operation: str, choice: str, number: int, mpi: Any, comm: Any, x: object, prepare: Callable[[Part], Mapped]) -> tuple[Part, Mapped]:
-    """SizeMismatch and InvalidArgument in every rank where they differ; the memory is mapped before they agree, so that none begins without it."""
+def _agreed(operation: str, choice: str, number: int, mpi: Any, comm: Any, x: object, prepare: Callable[[Part], None]) -> Part:
+    """SizeMismatch and InvalidArgument in every rank where they differ."""
     part = Part.of(x, mpi) if isinstance(x, Operand) and _is_within(x) else None
     values = [0, 0] if part is None else [part.nbytes, type_code(part.window.dtype)]
-    mapped, (sizes, types, choices) = agree(mpi, comm, [*values, number], lambda: prepare(part or Part.of(x, mpi)))
-    try:
-        if sizes[0] != sizes[1]:
-            raise size_mismatch(operation, *sizes, "bytes in every rank")
-        if types[0] != types[1]:
-            raise invalid(operation, "elements of several types", "of one type in every rank")
-        if choices[0] != choices[1]:
-            raise invalid(choice, choices[1], "the same in every rank")
-    except BaseException:
-        mapped.end()
-        raise
-    assert part is not None
-    return part, mapped
+
+    def prepared() -> Part:
+        of_x = part or Part.of(x, mpi)
+        prepare(of_x)
+        return of_x
+
+    made, (sizes, types, choices) = agree(mpi, comm, [*values, number], prepared)
+    if sizes[0] != sizes[1]:
+        raise size_mismatch(operation, *sizes, "bytes in every rank")
+    if types[0] != types[1]:
+        raise invalid(operation, "elements of several types", "of one type in every rank")
+    if choices[0] != choices[1]:
+        raise invalid(choice, choices[1], "the same in every rank")
+    return made
 
 
 def _is_within(x: Operand) -> bool:
@@ -91,21 +88,21 @@ def broadcast(x: Operand, root: int, comm: MPI.Intracomm | None = None) -> None:
     root with `read` or `readwrite`, the others with `write` or `readwrite`, of equally many elements of one type. What a device has comes to the
     host first; what is received counts as written on the host, and on the root nothing does.
 
-    The ranks agree on size, type and root first, by one reduction of 56 bytes: where they differ, or one of them cannot do its part, every rank raises
-    SizeMismatch, InvalidArgument or its own error, and nothing has changed. Else as `send`."""
+    The ranks agree on size, type and root first, by one reduction of 56 bytes: where they differ, or one passes what is not valid, or cannot bring what it sends,
+    every rank raises SizeMismatch, InvalidArgument or its own error, and nothing has changed. Else as `send`."""
     mpi = engine("mpi.broadcast")
     comm = one_group(mpi, comm)
     me = comm.Get_rank()
 
-    def prepare(part: Part) -> Mapped:
-        is_root = rank_of("root", root, mpi, comm) == me
-        if is_root:
-            return Mapped(part.require_sent().window, MapMode.READ)
-        return Mapped(part.require_received("mpi.broadcast").window, MapMode.DISCARD)
+    def prepare(part: Part) -> None:
+        if rank_of("root", root, mpi, comm) != me:
+            part.require_received("mpi.broadcast")
+            return
+        Mapped(part.require_sent().window, MapMode.READ).end()  # it is on the host, or cannot come there
 
     number = int(root) if isinstance(root, (int, np.integer)) and abs(root) < 2**31 else -(2**31)
-    part, mapped = _agreed("mpi.broadcast", "root", number, mpi, comm, x, prepare)
-    with mapped:
+    part = _agreed("mpi.broadcast", "root", number, mpi, comm, x, prepare)
+    with Mapped(part.window, MapMode.READ if number == me else MapMode.DISCARD) as mapped:
         call("MPI_Bcast", comm.Bcast, part.message(mapped.memory), number)
         mapped.keep()
 
@@ -117,13 +114,13 @@ def all_reduce(x: Operand, reduction: Reduction = Reduction.SUM, comm: MPI.Intra
     mpi = engine("mpi.all_reduce")
     comm = one_group(mpi, comm)
 
-    def prepare(part: Part) -> Mapped:
+    def prepare(part: Part) -> None:
         number_in(Reduction, "reduction", reduction)
-        return Mapped(part.require_reduced("mpi.all_reduce").window, MapMode.READ_WRITE)
+        Mapped(part.require_reduced("mpi.all_reduce").window, MapMode.READ).end()
 
     number = list(Reduction).index(reduction) if isinstance(reduction, Reduction) else -1
-    part, mapped = _agreed("mpi.all_reduce", "reduction", number, mpi, comm, x, prepare)
+    part = _agreed("mpi.all_reduce", "reduction", number, mpi, comm, x, prepare)
     operations = {Reduction.SUM: mpi.SUM, Reduction.PRODUCT: mpi.PROD, Reduction.MINIMUM: mpi.MIN, Reduction.MAXIMUM: mpi.MAX}
-    with mapped:
+    with Mapped(part.window, MapMode.READ_WRITE) as mapped:
         call("MPI_Allreduce", comm.Allreduce, mpi.IN_PLACE, part.message(mapped.memory), operations[reduction])
         mapped.keep()
