@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +24,11 @@ _RESERVED_TAGS = 1 << 14
 
 _INTENTS = {_READ: "read(…)", _WRITE: "write(…)", _READ_WRITE: "readwrite(…)"}
 
+_MODES = {mode: number_of(mode) for mode in MapMode}
+
 _engine: Any = None
+
+_types: dict[np.dtype[Any], tuple[Any, bool, int]] = {}
 
 
 def engine(operation: str) -> Any:
@@ -115,38 +118,24 @@ def call(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     raise failure
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """What an operand names, and what MPI is told of it."""
+    """What an operand names, and what MPI is told of it: so many of a type, and how many bytes one of them has."""
 
-    window: UnifiedBuffer | BufferSlice
-    intent: int
-    type: Any
-    are_numbers: bool
+    __slots__ = ("are_numbers", "count", "intent", "nbytes", "type", "unit", "window")
 
-    @classmethod
-    def of(cls, operand: object, mpi: Any) -> Part:
+    def __init__(self, operand: object, mpi: Any) -> None:
         if not isinstance(operand, Operand):
             raise invalid("operand", type(operand).__name__, "read(buffer), write(buffer) or readwrite(buffer), of a part if that is meant")
         whole = operand.offset == 0 and operand.count is None
         window = operand.window if whole else operand.window.slice(operand.offset, operand.count)
-        kind, size, native = window.dtype.kind, window.itemsize, window.dtype.isnative
-        are_numbers = native and ((kind in "iu" and size in (1, 2, 4, 8)) or (kind == "f" and size in (4, 8)))
-        return cls(window, operand.intent, _type_of(kind, size, mpi) if are_numbers else mpi.BYTE, are_numbers)
-
-    @property
-    def nbytes(self) -> int:
-        return self.window.nbytes
-
-    @property
-    def count(self) -> int:
-        """Of what MPI is told."""
-        return self.window.size if self.are_numbers else self.nbytes
-
-    @property
-    def unit(self) -> int:
-        """Bytes of one of them."""
-        return self.window.itemsize if self.are_numbers else 1
+        self.window: UnifiedBuffer | BufferSlice = window
+        self.intent = operand.intent
+        known = _types.get(window.dtype)
+        if known is None:
+            known = _types[window.dtype] = _type_of(window.dtype, mpi)
+        self.type, self.are_numbers, self.unit = known
+        self.nbytes: int = window.nbytes
+        self.count = self.nbytes // self.unit
 
     def require_sent(self) -> Part:
         if self.intent == _WRITE:
@@ -172,10 +161,14 @@ class Part:
         return [memory, self.count, self.type]
 
 
-def _type_of(kind: str, size: int, mpi: Any) -> Any:
-    if kind == "f":
-        return mpi.FLOAT if size == 4 else mpi.DOUBLE
-    return getattr(mpi, f"{'UINT' if kind == 'u' else 'INT'}{8 * size}_T")
+def _type_of(dtype: np.dtype[Any], mpi: Any) -> tuple[Any, bool, int]:
+    """MPI's type for numbers, and bytes for all others; whether it is one; its size."""
+    kind, size = dtype.kind, dtype.itemsize
+    if dtype.isnative and kind in "iu" and size in (1, 2, 4, 8):
+        return getattr(mpi, f"{'UINT' if kind == 'u' else 'INT'}{8 * size}_T"), True, size
+    if dtype.isnative and kind == "f" and size in (4, 8):
+        return mpi.FLOAT if size == 4 else mpi.DOUBLE, True, size
+    return mpi.BYTE, False, 1
 
 
 class Mapped:
@@ -185,7 +178,7 @@ class Mapped:
     __slots__ = ("_access", "_array")
 
     def __init__(self, window: UnifiedBuffer | BufferSlice, mode: MapMode) -> None:
-        array, access = window._map(number_of(mode))
+        array, access = window._map(_MODES[mode])
         self._access: _unimem.HostWrite | _unimem.HostHold | None = access
         self._array: np.ndarray | None = array.reshape(-1).view(np.uint8)
 

@@ -35,7 +35,7 @@ _Prepared = TypeVar("_Prepared")
 
 def type_code(dtype: np.dtype[Any]) -> int:
     """A number for a dtype that is the same in every rank."""
-    return crc32(repr(np.lib.format.dtype_to_descr(dtype)).encode())
+    return crc32(repr(dtype).encode())
 
 
 def agree(mpi: Any, comm: Any, values: list[int], prepare: Callable[[], _Prepared]) -> tuple[_Prepared, list[tuple[int, int]]]:
@@ -61,11 +61,11 @@ def agree(mpi: Any, comm: Any, values: list[int], prepare: Callable[[], _Prepare
 
 def _agreed(operation: str, choice: str, number: int, mpi: Any, comm: Any, x: object, prepare: Callable[[Part], None]) -> Part:
     """SizeMismatch and InvalidArgument in every rank where they differ."""
-    part = Part.of(x, mpi) if isinstance(x, Operand) and _is_within(x) else None
+    part = Part(x, mpi) if isinstance(x, Operand) and _is_within(x) else None
     values = [0, 0] if part is None else [part.nbytes, type_code(part.window.dtype)]
 
     def prepared() -> Part:
-        of_x = part or Part.of(x, mpi)
+        of_x = part or Part(x, mpi)
         prepare(of_x)
         return of_x
 

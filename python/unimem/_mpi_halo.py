@@ -38,7 +38,11 @@ class ExposedMemory:
         near = call("MPI_Comm_split_type", self.comm.Split_type, mpi.COMM_TYPE_SHARED)
         make = mpi.Win.Allocate_shared if near.Get_size() == self.comm.Get_size() else mpi.Win.Allocate
         near.Free()
-        self._window = call("MPI_Win_allocate", make, nbytes, 1, mpi.INFO_NULL, self.comm)
+        try:
+            self._window = call("MPI_Win_allocate", make, nbytes, 1, mpi.INFO_NULL, self.comm)
+        except Exception:
+            self.comm.Free()
+            raise
         self._window.Set_errhandler(mpi.ERRORS_RETURN)
         self._byte = mpi.BYTE
         self.memory = np.frombuffer(self._window.tomemory(), np.uint8) if nbytes else np.empty(0, np.uint8)

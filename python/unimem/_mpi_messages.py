@@ -31,14 +31,14 @@ def _sent(operation: str, x: Operand, to: int, tag: int, comm: Any) -> tuple[Any
     mpi = engine(operation)
     comm = communicator(mpi, comm)
     channel = Channel(SEND, comm, rank_of("to", to, mpi, comm), tag_of(tag, mpi))
-    return mpi, Part.of(x, mpi).require_sent(), channel
+    return mpi, Part(x, mpi).require_sent(), channel
 
 
 def _received(operation: str, y: Operand, source: int, tag: int, comm: Any) -> tuple[Any, Part, Channel]:
     mpi = engine(operation)
     comm = communicator(mpi, comm)
     channel = Channel(RECEIVE, comm, rank_of("source", source, mpi, comm, any_rank=True), tag_of(tag, mpi, any_tag=True))
-    return mpi, Part.of(y, mpi).require_received(operation), channel
+    return mpi, Part(y, mpi).require_received(operation), channel
 
 
 def send(x: Operand, to: int, tag: int = 0, comm: MPI.Comm | None = None) -> None:

@@ -155,6 +155,33 @@ class PendingReceive(Pending):
         super().leave()
 
 
+class Waiting:
+    """Channels of messages that have not begun, of one look: those that name a rank and a tag are found by these."""
+
+    def __init__(self) -> None:
+        self._named = set[tuple[int, int, int, int]]()
+        self._all: list[Channel] = []
+        self._any: list[Channel] = []
+
+    @staticmethod
+    def _name(channel: Channel) -> tuple[int, int, int, int]:
+        return channel.direction, channel.comm.handle, channel.peer, channel.tag
+
+    @staticmethod
+    def _is_named(channel: Channel) -> bool:
+        return channel.direction == SEND or (channel.peer >= 0 and channel.tag >= 0)  # what stands for any is negative
+
+    def add(self, channel: Channel) -> None:
+        self._all.append(channel)
+        self._named.add(self._name(channel)) if self._is_named(channel) else self._any.append(channel)
+
+    def have_one_before(self, message: Pending) -> bool:
+        channel = message.channel
+        if self._is_named(channel):
+            return self._name(channel) in self._named or any(one.meets(channel, message.mpi) for one in self._any)
+        return any(one.meets(channel, message.mpi) for one in self._all)
+
+
 class Progress:
     """The messages that are under way, in the order in which they were begun, and the thread that carries them on while there are any: without rest
     for a moment, then every so many microseconds. It alone calls MPI for them: signals are handled on the main thread, and a message that was found there
@@ -173,6 +200,9 @@ class Progress:
 
     def add(self, message: Pending) -> None:
         with self._some:
+            if self._is_stopping:  # by another that is told of the interpreter's end
+                message.leave()
+                return
             if self._thread is None:
                 self._end_with(message.mpi)
                 # A daemon, since the interpreter waits for others before it says that it ends.
@@ -207,13 +237,16 @@ class Progress:
 
     def _look_at(self, messages: list[Pending]) -> bool:
         """One look at each. Whether anything has moved."""
-        moved, over = False, set[int]()
-        for number, message in enumerate(messages):
+        moved, over, waiting = False, set[int](), Waiting()
+        for message in messages:
             try:
-                if not message.has_begun and not self._must_wait(message, messages[:number]):
-                    message.has_begun = message.begin()
+                if not message.has_begun:
+                    message.has_begun = not waiting.have_one_before(message) and message.begin()
                     moved = moved or message.has_begun
-                if not message.has_begun or not message.is_over():
+                if not message.has_begun:
+                    waiting.add(message.channel)
+                    continue
+                if not message.is_over():
                     continue
                 message.request = None
                 message.work.succeed()
@@ -225,9 +258,6 @@ class Progress:
             with self._some:
                 self._messages = [one for one in self._messages if id(one) not in over]
         return moved or bool(over)
-
-    def _must_wait(self, message: Pending, earlier: list[Pending]) -> bool:
-        return any(not one.has_begun and one.channel.meets(message.channel, message.mpi) for one in earlier)
 
     def _end_with(self, mpi: Any) -> None:
         """MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else."""
