@@ -1,4 +1,4 @@
-"""`unimem.mpi` in two processes, by both implementations of MPI (mpi_messages_program.py); and in one without mpi4py."""
+"""`unimem.mpi` in two processes, by both implementations of MPI (mpi_messages_program.py, mpi_events_program.py, mpi_ends_program.py); and without mpi4py."""
 
 import subprocess
 import sys
@@ -6,11 +6,15 @@ import sys
 import pytest
 from mpi_ranks import IMPLEMENTATIONS, run, why_not
 
-PARTS = [
-    "every_type", "nothing_in_it", "no_rank", "what_moves", "sizes_that_do_not_fit", "bad_arguments", "freed", "in_order_with_kernels", "both_ways_at_once",
-    "messages_keep_their_order", "failed_kernels", "awaited", "many_threads",
-]  # fmt: skip
-TOGETHER = ["failures_of_mpi", "collectives", "collectives_that_disagree"]
+PROGRAMS = {
+    "mpi_messages_program.py": [
+        "every_type", "nothing_in_it", "no_rank", "what_moves", "sizes_that_do_not_fit", "bad_arguments", "each_kind_of_buffer", "freed",
+    ],
+    "mpi_events_program.py": [
+        "in_order_with_kernels", "both_ways_at_once", "messages_keep_their_order", "failed_kernels", "awaited", "interrupted", "many_messages", "many_threads",
+    ],
+    "mpi_ends_program.py": ["failures_of_mpi", "collectives", "collectives_that_disagree"],
+}  # fmt: skip
 ENDS = ["without_threads", "not_initialized", "finalized_under_way", "left_under_way", "left_by_an_exception"]
 
 
@@ -25,15 +29,9 @@ def check(implementation, ranks, program, *parts):
 @pytest.mark.check
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_messages(implementation):
-    check(implementation, 2, "mpi_messages_program.py", *PARTS)
-
-
-@pytest.mark.check
-@pytest.mark.timeout(150)
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_failures_and_collective_calls(implementation):
-    check(implementation, 2, "mpi_ends_program.py", *TOGETHER)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_two_ranks(implementation, program):
+    check(implementation, 2, program, *PROGRAMS[program])
 
 
 @pytest.mark.check
