@@ -29,5 +29,6 @@ void bind_kernels(nanobind::module_& m);
 void bind_sharing(nanobind::module_& m);
 void bind_streams(nanobind::module_& m);
 void bind_tensors(nanobind::module_& m);
+void bind_outside_work(nanobind::module_& m);
 
 }  // namespace unimem::python

@@ -35,5 +35,6 @@ NB_MODULE(_unimem, m) {
   python::bind_kernels(m);
   python::bind_sharing(m);
   python::bind_streams(m);
+  python::bind_outside_work(m);
   m.def("version", [] { return std::string(unimem::version()); }, "The version of the library.");
 }

@@ -213,3 +213,9 @@ def size_mismatch(what: str, expected: int, actual: int, unit: str = "elements")
     error = SizeMismatch._of(f"{what}: expected {expected} {unit}, got {actual}", expected, actual)
     assert isinstance(error, SizeMismatch)
     return error
+
+
+def unsupported(operation: str, where: str, reason: str) -> UnsupportedOperation:
+    error = UnsupportedOperation._of(f"{operation} is not supported on {where}: {reason}", operation, where, reason)
+    assert isinstance(error, UnsupportedOperation)
+    return error

@@ -46,6 +46,9 @@ class File {
   /// Writes all of `bytes` from `offset` on. Bytes beyond the process's limit for files are
   /// EFBIG, and no signal.
   void write(std::uint64_t offset, std::span<const std::byte> bytes, std::string_view doing) const;
+  /// Has the system begin to write what is there, and does not wait for it, where the system can; `sync` then has less
+  /// to wait for, and says what has gone wrong.
+  void begin_to_sync(std::uint64_t offset, std::size_t bytes) const noexcept;
   /// Returns when the file system has said that it has every byte that was written. Some find out only now that they
   /// are full, or broken.
   void sync(std::string_view doing) const;

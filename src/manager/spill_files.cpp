@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
@@ -39,7 +41,14 @@ SpillFile::~SpillFile() {
 
 void SpillFile::put(std::size_t offset, std::span<const std::byte> bytes) const {
   constexpr auto doing = "spilling host memory";
-  file_.write(offset, bytes, doing);
+  constexpr std::size_t piece = std::size_t{1} << 20;
+  for (auto left = bytes; !left.empty();) {
+    auto const next = left.first(std::min(piece, left.size()));
+    auto const at = offset + (bytes.size() - left.size());
+    file_.write(at, next, doing);
+    left = left.subspan(next.size());
+    if (!left.empty()) file_.begin_to_sync(at, next.size());  // goes on while the next is copied
+  }
   file_.sync(doing);  // by then no other place may have the bytes
   files_->spilled_.add(bytes.size());
 }

@@ -16,15 +16,27 @@ namespace unimem::mpi {
 
 namespace detail {
 
-/// What must have ended before MPI may have an operand's memory, and that memory.
-class OperandInWork {
+/// Where a message's memory is: on a device that has the bytes and whose addresses MPI takes, else on the host.
+inline Device& place_of(Window const& window) {
+  auto* const reached = find(window).reached;
+  return reached != nullptr ? *reached : host_device();
+}
+
+/// A message as work on an operand: what must have ended before MPI may have its memory, and that memory.
+class PendingOperand : public PendingMessage {
  public:
+  PendingOperand(Window const& window, Channel channel)
+      : PendingMessage(channel), window_(window), queue_(place_of(window)) {}
+  [[nodiscard]] bool has_memory() const noexcept final { return has_memory_; }
+  [[nodiscard]] Queue& queue() const noexcept { return *queue_; }
   void is_ready_after(std::span<const Event> needs, Event order, void* address) {
     needs_.assign(needs.begin(), needs.end());
     order_ = order;
     address_ = address;
   }
-  /// Throws what has failed of the work that it needs.
+
+ protected:
+  /// Whether MPI may have the memory. Throws what has failed of the work that it needs.
   [[nodiscard]] bool is_ready() const {
     if (!order_.ready()) return false;
     for (auto const need : needs_) {
@@ -33,24 +45,30 @@ class OperandInWork {
     }
     return true;
   }
-  [[nodiscard]] void* address() const noexcept { return address_; }
+  [[nodiscard]] Window const& window() const noexcept { return window_; }
+  /// From now on MPI has it.
+  [[nodiscard]] void* hand_over() noexcept {
+    has_memory_ = true;
+    return address_;
+  }
 
  private:
+  Window const window_;
+  WaitingQueues::Taken const queue_;
   std::vector<Event> needs_;
   Event order_;
   void* address_ = nullptr;
+  bool has_memory_ = false;
 };
 
-class PendingSend final : public PendingMessage {
+class PendingSend final : public PendingOperand {
  public:
-  PendingSend(Window const& window, Device& at, Channel channel)
-      : PendingMessage(channel), window_(window), queue_(at) {}
+  using PendingOperand::PendingOperand;
   [[nodiscard]] bool try_begin() override {
-    if (!operand.is_ready()) return false;
-    Counted const what(window_.count(), window_.elements);
+    if (!is_ready()) return false;
+    Counted const what(window().count(), window().elements);
     auto const& to = channel();
-    check(MPI_Isend(operand.address(), what.count(), what.type(), to.peer, to.tag, to.comm, &request_), "MPI_Isend");
-    has_memory_ = true;
+    check(MPI_Isend(hand_over(), what.count(), what.type(), to.peer, to.tag, to.comm, &request_), "MPI_Isend");
     return true;
   }
   [[nodiscard]] bool try_end() override {
@@ -58,22 +76,14 @@ class PendingSend final : public PendingMessage {
     check(MPI_Test(&request_, &is_done, MPI_STATUS_IGNORE), "MPI_Test");
     return is_done != 0;
   }
-  [[nodiscard]] bool has_memory() const noexcept override { return has_memory_; }
-  [[nodiscard]] Queue& queue() const noexcept { return *queue_; }
-
-  OperandInWork operand;
 
  private:
-  Window const window_;
-  WaitingQueues::Taken const queue_;
   MPI_Request request_ = MPI_REQUEST_NULL;
-  bool has_memory_ = false;
 };
 
-class PendingReceive final : public PendingMessage {
+class PendingReceive final : public PendingOperand {
  public:
-  PendingReceive(Window const& window, Device& at, Channel channel)
-      : PendingMessage(channel), window_(window), queue_(at) {}
+  using PendingOperand::PendingOperand;
   /// Found, and kept from all other receives; its memory may have to be waited for.
   [[nodiscard]] bool try_begin() override {
     auto const& from = channel();
@@ -83,49 +93,39 @@ class PendingReceive final : public PendingMessage {
     check(MPI_Improbe(from.peer, from.tag, from.comm, &is_there, &found, &status), "MPI_Improbe");
     if (is_there == 0) return false;
     message_.emplace(found, status, from.comm);
-    if (!message_->is_from_no_rank()) message_->check_fits(window_);
+    if (!message_->is_from_no_rank()) message_->check_fits(window());
     return true;
   }
   [[nodiscard]] bool try_end() override {
-    if (!has_memory_) {
-      if (!operand.is_ready()) return false;
-      has_memory_ = true;
-      message_->begin(operand.address(), window_);
+    if (!has_memory()) {
+      if (!is_ready()) return false;
+      message_->begin(hand_over(), window());
     }
     return message_->test();
   }
-  [[nodiscard]] bool has_memory() const noexcept override { return has_memory_; }
-  [[nodiscard]] Queue& queue() const noexcept { return *queue_; }
-
-  OperandInWork operand;
 
  private:
-  Window const window_;
-  WaitingQueues::Taken const queue_;
   std::optional<MatchedMessage> message_;
-  bool has_memory_ = false;
 };
 
-/// Where a message's memory is: on a device that has the bytes and whose addresses MPI takes, else on the host.
-inline Device& place_of(Window const& window) {
-  auto* const reached = find(window).reached;
-  return reached != nullptr ? *reached : host_device();
-}
-
-/// Begins `message` as work that reads or writes `operand` on the message's device.
+/// Begins a message on `channel` as work that reads or writes what `window` is of, on the message's device.
 template <class Message>
-Event begin(KernelOperand const& operand, std::shared_ptr<Message> message) {
+Event begin(KernelOperand const& x, Window const& window, Channel const& channel) {
+  if (channel.peer == MPI_PROC_NULL) return {};
+  auto const message = std::make_shared<Message>(window, channel);
   auto& queue = message->queue();
   bool const on_host = &queue.device() == &host_device();
   auto const work = [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
     auto const& where = memory.front();
     auto* const address = where.empty() ? nullptr : queue.device().address(where);
     // What a driver's queue waits for is in it only once something is submitted behind that.
-    message->operand.is_ready_after(needs, on_host ? queue.record() : queue.mark(), address);
+    message->is_ready_after(needs, on_host ? queue.record() : queue.mark(), address);
     Progress::instance().add(message);
     return message->event();
   };
-  auto const event = use_on_device(queue, {&operand.operand, 1}, work);
+  auto operand = x.operand;
+  operand.intent = channel.direction == Channel::Direction::send ? Intent::read : Intent::write;
+  auto const event = use_on_device(queue, {&operand, 1}, work);
   Progress::instance().advance();
   return event;
 }
@@ -149,13 +149,8 @@ inline Event isend(KernelOperand const& x, int to, int tag, MPI_Comm comm = MPI_
   detail::require_threads("mpi::isend");
   detail::Window const window(x);
   detail::check_sent(window);
-  if (to == MPI_PROC_NULL) return {};
-  auto operand = x;
-  operand.operand.intent = Intent::read;
   using detail::Channel;
-  return detail::begin(operand,
-                       std::make_shared<detail::PendingSend>(window, detail::place_of(window),
-                                                             Channel{Channel::Direction::send, comm, to, tag}));
+  return detail::begin<detail::PendingSend>(x, window, {Channel::Direction::send, comm, to, tag});
 }
 
 /// Receives as `receive` does, behind the caller's back. It is work like a launch that writes:
@@ -169,13 +164,8 @@ inline Event ireceive(KernelOperand const& y, int from, int tag, MPI_Comm comm =
   detail::require_threads("mpi::ireceive");
   detail::Window const window(y);
   detail::check_received(window);
-  if (from == MPI_PROC_NULL) return {};
-  auto operand = y;
-  operand.operand.intent = Intent::write;
   using detail::Channel;
-  return detail::begin(operand,
-                       std::make_shared<detail::PendingReceive>(window, detail::place_of(window),
-                                                                Channel{Channel::Direction::receive, comm, from, tag}));
+  return detail::begin<detail::PendingReceive>(y, window, {Channel::Direction::receive, comm, from, tag});
 }
 
 }  // namespace unimem::mpi
