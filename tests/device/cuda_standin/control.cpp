@@ -26,6 +26,7 @@ void reset() {
   auto& all = machine();
   all.faults.reset();
   all.copy_us = all.kernel_us = 0;
+  all.hardware_queues = all.usual_hardware_queues;
   all.held = false;
   all.history.set_care(AccessHistory::Care::copies_and_kernels);
   all.violations.clear();
@@ -67,6 +68,12 @@ void set_latency(unsigned copy_us, unsigned kernel_us) {
   auto const lock = locked();
   machine().copy_us = copy_us;
   machine().kernel_us = kernel_us;
+}
+
+void share_hardware(unsigned queues) {
+  auto const lock = locked();
+  machine().hardware_queues = queues;
+  wake_workers();
 }
 
 void hold(bool held) {
@@ -190,6 +197,7 @@ constexpr StandInControl control{
     .set_attribute = set_attribute,
     .set_peer = set_peer,
     .set_latency = set_latency,
+    .share_hardware = share_hardware,
     .hold = hold,
     .hold_stream = hold_stream,
     .check_order = check_order,
