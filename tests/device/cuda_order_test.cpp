@@ -386,5 +386,23 @@ TEST_F(DriverCalls, AnEventIsRecordedForWhoeverAsks) {
   EXPECT_EQ(back, repeated(100, 3));
 }
 
+TEST_F(DriverCalls, AThreadThatWaitsSleepsWhereItIsToldTo) {
+  for (auto const& [id, spins] : {std::pair{"cuda:0,blocking=1", 0U}, {"cuda:0,blocking=0", 2U}}) {
+    standin_control().reset();
+    auto& on = device(id);
+    Allocated const there{on, 100};
+    auto queue = on.create_queue();
+    standin_control().set_latency(5000, 5000);
+    queue.fill(there.memory(), repeated(1, 1)).wait();
+    Bytes back(100);
+    queue.download(back.data(), there.memory(), 100);
+    queue.fill(there.memory(), repeated(1, 1));
+    queue.synchronize();
+    EXPECT_EQ(standin_control().spinning_waits(), spins) << id;
+    EXPECT_EQ(calls("cuEventSynchronize"), 2U);
+    EXPECT_EQ(back, repeated(100, 1));
+  }
+}
+
 }  // namespace
 }  // namespace unimem

@@ -63,7 +63,8 @@ CudaDevice::Runtime& CudaDevice::make_runtime() const {
   Context context = nullptr;
   health_.check(driver().cuDevicePrimaryCtxRetain(&context, hardware_.device), "cuDevicePrimaryCtxRetain");
   auto* const made =
-      new Runtime(driver(), context, hardware_.architecture, std::string(id()), health_, options_.profiles);
+      new Runtime(driver(), context, hardware_.architecture, std::string(id()), health_,
+                                EventUse{.timed = options_.profiles, .blocks = options_.blocking});
   runtime_.store(made, std::memory_order_release);
   return *made;
 }

@@ -26,6 +26,7 @@ void reset() {
   auto& all = machine();
   all.faults.reset();
   all.copy_us = all.kernel_us = 0;
+  all.spinning_waits = 0;
   all.hardware_queues = all.usual_hardware_queues;
   all.held = false;
   all.history.set_care(AccessHistory::Care::copies_and_kernels);
@@ -152,6 +153,11 @@ void count_memory(LiveCounts& live) {
   }
 }
 
+std::size_t spinning_waits() {
+  auto const lock = locked();
+  return machine().spinning_waits;
+}
+
 LiveCounts live() {
   auto const lock = locked();
   auto const& all = machine();
@@ -206,6 +212,7 @@ constexpr StandInControl control{
     .lose = lose_device,
     .reset_context = reset_context,
     .calls = calls_of,
+    .spinning_waits = spinning_waits,
     .live = live,
     .used = used,
     .violation = violation_at,

@@ -99,6 +99,8 @@ struct StandInControl {
   /// How often `function` was called since the last reset, refused calls included; null: all that `fail` with null
   /// counts.
   std::size_t (*calls)(char const* function);
+  /// How many waits for an event kept a processor busy, since the last reset.
+  std::size_t (*spinning_waits)();
   LiveCounts (*live)();
   /// Of one device: bytes counted against its capacity.
   std::size_t (*used)(int device);
