@@ -157,7 +157,11 @@ void CommandStream::feed() noexcept {
   auto lock = submission();
   if (held_.empty()) return;  // the stream was shared meanwhile, and has all of it
   auto const behind = held_.front().behind;
-  if (behind.queue_id() == 0) return give(take_held());
+  if (behind.queue_id() == 0) {
+    auto const held = take_held();
+    give(held);
+    return lock.unlock();  // what it kept goes without
+  }
   auto const other = held_.front().to_its_end ? nullptr : find(behind.queue_id());
   lock.unlock();
   auto const awaited = other ? other->command(behind.ticket()) : nullptr;
@@ -221,7 +225,15 @@ std::shared_ptr<CommandStream> CommandStream::find(std::uint64_t queue_id) {
 }
 
 std::size_t CommandStream::ended_at_front(Pending const& pending) const noexcept {
-  auto const has_ended = [](auto const& command) { return static_cast<Command const&>(*command).has_ended_well(); };
+  Event asked = nullptr;  // many commands have one event
+  bool answer = false;
+  auto const has_ended = [&](auto const& pointer) {
+    auto const& command = static_cast<Command const&>(*pointer);
+    auto* const event = command.end();
+    if (event == nullptr) return false;
+    if (event != std::exchange(asked, event)) answer = command.has_ended_well();
+    return answer;
+  };
   return static_cast<std::size_t>(std::ranges::partition_point(pending, has_ended) - pending.begin());
 }
 
