@@ -137,6 +137,7 @@ void DriverStream::wait_for(Ticket ticket) noexcept {
     }
     prepare_to_wait(*waited_for);
     waited_for->wait();  // the outcome is read when the command is collected
+    if (!waited_for->has_begun() && std::chrono::steady_clock::now() >= CurrentTask::patience_ends()) return;
     if (!first) std::this_thread::yield();
     first = false;
   }
@@ -181,7 +182,8 @@ void finish_all_streams() noexcept {
   auto const deadline = Clock::now() + std::chrono::seconds{10};
   std::lock_guard const lock{streams().mutex};
   for (auto* const stream : streams().all) {
-    while (!stream->leaves_driver_alone() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    while (!stream->leaves_driver_alone() && Clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
   }
 }
 

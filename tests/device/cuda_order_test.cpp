@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
-// Streams that wait for host work, on a driver whose streams share one hardware queue, and whose calls wait for all work of
-// the GPU where they may: what stands in there for the host's sake would be in the way of all else.
+// Streams that wait for host work, on a driver whose streams share one hardware queue, and whose calls wait for all
+// work of the GPU where they may: what stands in there for the host's sake would be in the way of all else.
 
 namespace unimem {
 namespace {
@@ -84,9 +84,15 @@ TEST_F(OneHardwareQueue, HostWorkThatAStreamWaitsForMakesTheDriverWaitForTheGpu)
   std::uint32_t sum = 0;
   auto const work = on_host([&] {
     begin.wait(false);
-    { Allocated const freed{plain, 1000}; }
-    { Allocated const freed{gpu, 1000, Location::pinned}; }
-    { Allocated const unpinned{device("cpu"), 1000, Location::pinned}; }
+    {
+      Allocated const freed{plain, 1000};
+    }
+    {
+      Allocated const freed{gpu, 1000, Location::pinned};
+    }
+    {
+      Allocated const unpinned{device("cpu"), 1000, Location::pinned};
+    }
     auto& source = *gpu.pages();
     {
       Reserved range{source, source.page_bytes()};
@@ -112,8 +118,12 @@ TEST_F(OneHardwareQueue, AThreadFreesPinsAndCompilesBeforeItLetsHostWorkGoOn) {
   auto waits = gpu.create_queue();
   std::optional<Gate> gate{waits};
   auto const behind = waits.fill(there.memory(), repeated(1, 3));
-  { Allocated const freed{plain, 1000}; }
-  { Allocated const unpinned{device("cpu"), 1000, Location::pinned}; }
+  {
+    Allocated const freed{plain, 1000};
+  }
+  {
+    Allocated const unpinned{device("cpu"), 1000, Location::pinned};
+  }
   static_cast<void>(gpu.compile(add_kernel()));
   EXPECT_FALSE(behind.ready());
   gate.reset();
@@ -259,9 +269,8 @@ TEST_F(OneHardwareQueue, AStreamThatOthersKnowHasItsWorkInOrderWithTheirs) {
   queue.fill(there.memory(), repeated(1, 1));
   auto* const stream = queue.native<Stream>();  // what was held back is in there from here on, behind a word
   EXPECT_EQ(calls("cuStreamWaitValue32"), 1U);
-  queue.run_native([&](void*) {
-    EXPECT_EQ(loaded.driver.cuMemsetD8Async(there.memory().object, 2, 50, stream), Result::success);
-  });
+  queue.run_native(
+      [&](void*) { EXPECT_EQ(loaded.driver.cuMemsetD8Async(there.memory().object, 2, 50, stream), Result::success); });
   auto const last = queue.fill(there.window(0, 25), repeated(1, 3));
   EXPECT_FALSE(last.ready());
   gate.reset();
@@ -272,8 +281,8 @@ TEST_F(OneHardwareQueue, AStreamThatOthersKnowHasItsWorkInOrderWithTheirs) {
   EXPECT_EQ(seen(gpu, there.memory()), expected);
 }
 
-/// Queues of both kinds wait for each other's work and for their own, in an order that the host decides, and every piece
-/// of work adds to what those before it have left. Another thread frees memory meanwhile.
+/// Queues of both kinds wait for each other's work and for their own, in an order that the host decides, and every
+/// piece of work adds to what those before it have left. Another thread frees memory meanwhile.
 TEST_F(OneHardwareQueue, RandomChainsOverHostAndGpusEnd) {
   constexpr std::size_t queues = 6, steps = 400;
   std::random_device::result_type const seed = 2026;
@@ -291,8 +300,12 @@ TEST_F(OneHardwareQueue, RandomChainsOverHostAndGpusEnd) {
   std::atomic<bool> over = false;
   std::jthread const frees{[&] {
     while (!over) {
-      { Allocated const freed{plain, 100}; }
-      { Allocated const unpinned{device("cpu"), 100, Location::pinned}; }
+      {
+        Allocated const freed{plain, 100};
+      }
+      {
+        Allocated const unpinned{device("cpu"), 100, Location::pinned};
+      }
     }
   }};
   Event last;

@@ -5,8 +5,8 @@
 #include "device/process_end.hpp"
 
 #include <algorithm>
-#include <map>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -133,12 +133,6 @@ void CommandStream::hold_back(Held held) {
   }
 }
 
-CommandStream::Held CommandStream::take_held() noexcept {
-  auto oldest = std::move(held_.front());
-  held_.pop_front();
-  return oldest;
-}
-
 void CommandStream::give(Held const& held) noexcept {
   if (driver_gone()) return;
   auto& command = *held.command;
@@ -158,7 +152,8 @@ void CommandStream::feed() noexcept {
   if (held_.empty()) return;  // the stream was shared meanwhile, and has all of it
   auto const behind = held_.front().behind;
   if (behind.queue_id() == 0) {
-    auto const held = take_held();
+    auto const held = std::move(held_.front());
+    drop_held();
     give(held);
     return lock.unlock();  // what it kept goes without
   }
@@ -169,12 +164,12 @@ void CommandStream::feed() noexcept {
     other->prepare_to_wait(*awaited);
     CurrentContext const current{events_.gpu(), std::nothrow};
     lock.lock();
-    if (!held_.empty() && wait_in_driver(*awaited) == Result::success) return held_.pop_front();
+    if (!held_.empty() && wait_in_driver(*awaited) == Result::success) return drop_held();
     lock.unlock();
   }
   if (!other || awaited) static_cast<void>(behind.wait_for_error());
   lock.lock();
-  if (!held_.empty()) held_.pop_front();
+  if (!held_.empty()) drop_held();
 }
 
 void CommandStream::share() {

@@ -45,7 +45,7 @@ class CommandStream final : public DriverStream, public std::enable_shared_from_
 
   /// Work for later, or what it comes behind.
   struct Held {
-    unimem::Event behind{};  ///< of no queue: this is work
+    unimem::Event behind{};   ///< of no queue: this is work
     bool to_its_end = false;  ///< in the driver, too, which would otherwise be told to wait for it
     std::shared_ptr<Command> command{};
     Moves moves = Moves::nothing;
@@ -55,8 +55,9 @@ class CommandStream final : public DriverStream, public std::enable_shared_from_
   [[nodiscard]] bool holds_back() const noexcept { return !held_.empty(); }
   /// Under `submission()`. Throws what starting a thread throws; nothing has changed then.
   void hold_back(Held held);
-  /// Under `submission()` and with the context current: the oldest of what is held back is taken care of here.
-  [[nodiscard]] Held take_held() noexcept;
+  /// Under `submission()`, for who takes care of it: the oldest of what is held back, or null.
+  [[nodiscard]] Held const* oldest_held() const noexcept { return held_.empty() ? nullptr : &held_.front(); }
+  void drop_held() noexcept { held_.pop_front(); }
   void give(Held const& held) noexcept;
 
   [[nodiscard]] bool is_shared() const noexcept { return shared_.load(std::memory_order_acquire); }

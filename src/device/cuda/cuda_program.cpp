@@ -129,8 +129,8 @@ LaunchShape CudaProgram::shape_for(Range range) const {
 
 void CudaProgram::check_count(std::size_t arguments) const {
   if (arguments == kernel_.parameters.size()) return;
-  throw KernelError(name_, fmt::format("has {} parameters, and {} arguments were given", kernel_.parameters.size(),
-                                       arguments));
+  throw KernelError(
+      name_, fmt::format("has {} parameters, and {} arguments were given", kernel_.parameters.size(), arguments));
 }
 
 void CudaProgram::check_fit(Range range, std::span<const KernelArgument> arguments) const {

@@ -129,7 +129,9 @@ void CudaQueue::wait_to_read(void const* from, std::span<const unimem::Event> ne
     }
     static_cast<void>(event.wait_for_error());
   };
-  for (auto const need : needs) wait_for(need);
+  for (auto const need : needs) {
+    if (!need.ready()) wait_for(need);
+  }
   for (auto const event : before) wait_for(event);
 }
 
@@ -306,7 +308,7 @@ void CudaQueue::wait(unimem::Event event) {
   bool const in_driver = awaited && awaited->is_given();
   if (in_driver) other->prepare_to_wait(*awaited);
   auto const lock = stream_->submission();
-  if (!stream_->is_shared() && (stream_->holds_back() || !in_driver)) return stream_->hold_back({.behind = event});
+  if (stream_->holds_back() || !(in_driver || stream_->is_shared())) return stream_->hold_back({.behind = event});
   CurrentContext const current{device_.gpu()};
   check_not_captured(call);
   if (!in_driver) return wait_by_word(event);
@@ -314,11 +316,8 @@ void CudaQueue::wait(unimem::Event event) {
   device_.health().check(stream_->wait_in_driver(*awaited), call);
 }
 
-void* CudaQueue::native() const noexcept {
-  try {
-    share();
-  } catch (Error const&) {  // NOLINT(bugprone-empty-catch): the GPU is lost, and nothing comes behind anything
-  }
+void* CudaQueue::native() const {
+  if (!driver_gone()) share();
   return stream_->stream();
 }
 
@@ -326,12 +325,11 @@ void CudaQueue::share() const {
   if (stream_->is_shared()) return;
   auto const lock = stream_->submission();
   CurrentContext const current{device_.gpu()};
-  while (stream_->holds_back()) {
-    auto const held = stream_->take_held();
-    if (held.command) {
-      stream_->give(held);
-    } else if (!held.behind.ready()) {
-      wait_by_word(held.behind);
+  for (; auto const* const held = stream_->oldest_held(); stream_->drop_held()) {
+    if (held->command) {
+      stream_->give(*held);
+    } else if (!held->behind.ready()) {
+      wait_by_word(held->behind);
     }
   }
   stream_->share();

@@ -64,7 +64,7 @@ class CudaQueue final : public QueueBackend {
   void wait(unimem::Event event) override;
 
   /// Others know the stream from here on.
-  [[nodiscard]] void* native() const noexcept override;
+  [[nodiscard]] void* native() const override;
 
  private:
   /// What a command moves, and what counts it.

@@ -124,7 +124,8 @@ std::optional<DevicePointer> CudaQueue::seen_by_kernels(DevicePointer host, std:
   return first_seen - begin;
 }
 
-void CudaQueue::copy_rectangle(Target const& target, Moves moves, DevicePointer to, DevicePointer from, PieceGrid const& grid) {
+void CudaQueue::copy_rectangle(Target const& target, Moves moves, DevicePointer to, DevicePointer from,
+                               PieceGrid const& grid) {
   Copy2D what;
   auto const there = to + grid.first.to, here = from + grid.first.from;
   what.source_type = moves == Moves::upload ? MemoryType::host : MemoryType::device;

@@ -73,8 +73,8 @@ struct StandInControl {
   /// How long each copy (or memset) and each kernel takes before it does its work.
   void (*set_latency)(unsigned copy_us, unsigned kernel_us);
   /// How many hardware queues the streams of each device share, in which work begins in the order of its submission (8
-  /// on a real GPU, or CUDA_DEVICE_MAX_CONNECTIONS); calls that may wait for all work of the GPU then do. 0: each stream
-  /// has one of its own, and they do not.
+  /// on a real GPU, or CUDA_DEVICE_MAX_CONNECTIONS); calls that may wait for all work of the GPU then do. 0: each
+  /// stream has one of its own, and they do not.
   void (*share_hardware)(unsigned queues);
   /// While held, no stream begins a command: what is pending stays pending.
   void (*hold)(bool held);

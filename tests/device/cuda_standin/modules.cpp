@@ -66,7 +66,7 @@ Result cuModuleLoadData(Lock& lock, Module* module, void const* image) {
   auto const context = current();
   refuse_during_capture();
   require(module != nullptr && image != nullptr);
-  // CUDA Programming Guide, "Lazy Loading": "loading kernels might require context synchronization"; seen on an H100.
+  // CUDA Programming Guide, "Lazy Loading": to load a kernel may take a synchronization of the context; an H100 waits.
   wait_implicitly(lock, *context);
   auto state = std::make_shared<ModuleState>();
   state->context = context;

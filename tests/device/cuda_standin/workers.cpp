@@ -9,9 +9,9 @@ namespace {
 
 /// Whether the hardware has come to a command, where streams share queues to it: a queue begins what is in there in the
 /// order in which it was submitted, and what waits at its front, for an event or a word, keeps all behind it from
-/// beginning, whatever their streams. CUDA Programming Guide, CUDA_DEVICE_MAX_CONNECTIONS; for words also "CUDA tasks
-/// that are ordered by this API should also have that order expressed with CUDA-visible dependencies" (cuda.h,
-/// cuStreamWaitValue32), and seen on an H100 with one queue (docs/gpu-results.md).
+/// beginning, whatever their streams. CUDA Programming Guide, CUDA_DEVICE_MAX_CONNECTIONS; an order by words is not
+/// visible to the scheduler, which may "serialize them in an improper order" (cuda.h, cuStreamWaitValue32); an H100
+/// with one queue does (docs/gpu-results.md).
 bool is_at_front_of_hardware(StreamState const& stream) {
   auto const queues = machine().hardware_queues;
   if (queues == 0) return true;
