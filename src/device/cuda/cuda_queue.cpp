@@ -205,7 +205,8 @@ void CudaQueue::fill_by_doubling(Target const& target, Command& command, DeviceP
   auto const seed = std::make_shared<std::vector<std::byte>>(std::min(bytes, seed_bytes));
   repeat_pattern(seed->data(), seed->size(), pattern);
   command.keep(seed);
-  auto const& [device, driver, stream] = target;
+  auto const& driver = target.driver;
+  auto* const stream = target.stream;
   target.check(driver.cuMemcpyHtoDAsync(to, seed->data(), seed->size(), stream), "cuMemcpyHtoDAsync");
   try {
     for (auto filled = seed->size(); filled < bytes;) {

@@ -192,7 +192,8 @@ void CudaQueue::copy_each(Target const& target, Command& command, Moves moves, D
 }
 
 void CudaQueue::copy_one(Target const& target, Moves moves, DevicePointer to, DevicePointer from, std::size_t bytes) {
-  auto const& [device, driver, stream] = target;
+  auto const& driver = target.driver;
+  auto* const stream = target.stream;
   if (moves == Moves::upload) {
     auto const* const host = reinterpret_cast<void const*>(from);
     target.check(driver.cuMemcpyHtoDAsync(to, host, bytes, stream), "cuMemcpyHtoDAsync");
