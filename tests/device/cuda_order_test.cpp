@@ -386,9 +386,12 @@ TEST_F(DriverCalls, AStreamThatOthersKnowIsAskedWhetherItIsCaptured) {
 TEST_F(DriverCalls, AnEventIsRecordedForWhoeverAsks) {
   Allocated const there{gpu, 100};
   auto queue = gpu.create_queue(), other = gpu.create_queue();
+  standin_control().hold(true);
   auto const asked = queue.fill(there.memory(), repeated(1, 1));
-  while (!asked.ready()) std::this_thread::yield();
+  EXPECT_FALSE(asked.ready());
+  EXPECT_FALSE(asked.ready());
   EXPECT_EQ(calls("cuEventRecord"), 1U);
+  standin_control().hold(false);
   queue.fill(there.memory(), repeated(1, 2)).wait();
   EXPECT_EQ(calls("cuEventRecord"), 2U);
   other.wait(queue.fill(there.memory(), repeated(1, 3)));
@@ -397,6 +400,16 @@ TEST_F(DriverCalls, AnEventIsRecordedForWhoeverAsks) {
   other.download(back.data(), there.memory(), 100).wait();
   EXPECT_EQ(calls("cuEventRecord"), 4U);
   EXPECT_EQ(back, repeated(100, 3));
+}
+
+TEST_F(DriverCalls, WhatHasEndedIsSeenAtOnce) {
+  Allocated const there{gpu, 100};
+  auto queue = gpu.create_queue();
+  auto const filled = queue.fill(there.memory(), repeated(1, 1));
+  while (standin_control().live().pending != 0) std::this_thread::yield();
+  EXPECT_TRUE(filled.ready());
+  EXPECT_EQ(filled.error(), nullptr);
+  EXPECT_EQ(calls("cuEventRecord"), 0U);
 }
 
 TEST_F(DriverCalls, AThreadThatWaitsSleepsWhereItIsToldTo) {

@@ -31,7 +31,7 @@ class Command final : public DriverCommand {
   /// The driver has it.
   void is_given_now() noexcept { state_.store(State::given, std::memory_order_release); }
   [[nodiscard]] bool is_given() const noexcept { return state_.load(std::memory_order_acquire) != State::held_back; }
-  /// It ended, or never began, and has no event.
+  /// It has ended, or never began, and needs no event.
   void is_over_now() noexcept { state_.store(State::over, std::memory_order_release); }
   /// Behind the work, which was given. Once.
   void end_at(std::shared_ptr<PooledEvent const> event) noexcept {

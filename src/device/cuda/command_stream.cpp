@@ -89,7 +89,14 @@ void CommandStream::record() {
 
 void CommandStream::prepare_to_ask() noexcept {
   auto const lock = submission_if_free();
-  if (lock) try_to_record();
+  if (!lock || without_event_.empty()) return;
+  CurrentContext const current{events_.gpu(), std::nothrow};
+  // An event that is recorded now comes a moment later, also where all has ended.
+  if (current.code() == Result::success && events_.gpu().driver.cuStreamQuery(stream_) == Result::success) {
+    for (auto const& command : without_event_) command->is_over_now();
+    return without_event_.clear();
+  }
+  try_to_record();
 }
 
 void CommandStream::prepare_to_wait(DriverCommand const& command) noexcept {
