@@ -70,7 +70,7 @@ if(NOT UNIMEM_SANITIZE)
 endif()
 
 # Order behind host work, and how often the driver is called.
-unimem_test(device_cuda_order_test SOURCES cuda_order_test.cpp LABELS cuda TIMEOUT 60 WHOLE)
+unimem_test(device_cuda_order_test SOURCES cuda_order_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
 unimem_on_standin(device_cuda_order_test)
 
 # Which GPUs it finds, once in each process.
