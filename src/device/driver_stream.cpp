@@ -135,7 +135,9 @@ void DriverStream::wait_for(Ticket ticket) noexcept {
       if (control_.completed() >= ticket) return;
       waited_for = first ? find(ticket) : pending_.front();
     }
+    prepare_to_wait(*waited_for);
     waited_for->wait();  // the outcome is read when the command is collected
+    if (!waited_for->has_begun() && std::chrono::steady_clock::now() >= CurrentTask::patience_ends()) return;
     if (!first) std::this_thread::yield();
     first = false;
   }
@@ -146,10 +148,17 @@ void DriverStream::poll() noexcept {
 }
 
 bool DriverStream::is_idle() noexcept {
+  if (!driver_gone()) prepare_to_ask();
   Commands ended;
   std::lock_guard const lock{pending_mutex_};
   ended = collect();
   return pending_.empty();
+}
+
+bool DriverStream::leaves_driver_alone() noexcept {
+  if (is_idle()) return true;
+  std::lock_guard const lock{pending_mutex_};
+  return pending_.empty() || !pending_.front()->has_begun();
 }
 
 void DriverStream::end(std::shared_ptr<DriverStream> stream) noexcept {
@@ -173,7 +182,8 @@ void finish_all_streams() noexcept {
   auto const deadline = Clock::now() + std::chrono::seconds{10};
   std::lock_guard const lock{streams().mutex};
   for (auto* const stream : streams().all) {
-    while (!stream->is_idle() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    while (!stream->leaves_driver_alone() && Clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
   }
 }
 

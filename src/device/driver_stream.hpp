@@ -39,6 +39,9 @@ class DriverCommand {
     std::exception_ptr failure;
   };
 
+  /// Whether the driver has it.
+  [[nodiscard]] virtual bool has_begun() const noexcept { return true; }
+
   /// Asks the driver. Does not block where the driver can tell.
   [[nodiscard]] virtual Outcome outcome() noexcept = 0;
 
@@ -82,6 +85,10 @@ class DriverStream : public Waiter {
 
   /// Held from the first driver call of a command to `append`, so that tickets count in the driver's order.
   [[nodiscard]] std::unique_lock<std::mutex> submission() { return std::unique_lock{submission_mutex_}; }
+  /// The same where nobody may wait for it: a lock of nothing if another thread has it.
+  [[nodiscard]] std::unique_lock<std::mutex> submission_if_free() {
+    return std::unique_lock{submission_mutex_, std::try_to_lock};
+  }
 
   /// Takes a ticket for a command that the driver was just given. The caller holds `submission()`.
   Event append(std::shared_ptr<DriverCommand> command);
@@ -99,11 +106,17 @@ class DriverStream : public Waiter {
 
   /// Whether everything submitted so far has ended. Never blocks.
   [[nodiscard]] bool is_idle() noexcept;
+  /// Whether the driver has nothing of it that has not ended. Never blocks.
+  [[nodiscard]] bool leaves_driver_alone() noexcept;
 
  protected:
   using Pending = std::deque<std::shared_ptr<DriverCommand>>;  ///< consecutive tickets
   /// How many of these, from the front, are sure to have ended well, as the end of a later one tells. Does not block.
   [[nodiscard]] virtual std::size_t ended_at_front(Pending const& /*pending*/) const noexcept { return 0; }
+  /// Before the driver is asked for the end of what has no event yet. Does not block.
+  virtual void prepare_to_ask() noexcept {}
+  /// Before this thread waits in the driver for a command. May block, as that wait will.
+  virtual void prepare_to_wait(DriverCommand const& /*command*/) noexcept {}
 
  private:
   void wait_for(Ticket ticket) noexcept;

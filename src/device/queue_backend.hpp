@@ -88,8 +88,8 @@ class QueueBackend {
     return event;
   }
 
-  /// The driver's queue, or null.
-  [[nodiscard]] virtual void* native() const noexcept { return nullptr; }
+  /// The driver's queue, which others may use from here on, or null.
+  [[nodiscard]] virtual void* native() const { return nullptr; }
 
   [[nodiscard]] QueueControl& control() const noexcept { return control_; }
 

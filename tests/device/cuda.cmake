@@ -61,6 +61,18 @@ unimem_on_standin(device_cuda_test)
 set_property(TEST device_cuda_test APPEND PROPERTY ENVIRONMENT UNIMEM_CUDA_STANDIN_VIOLATIONS=abort)
 unimem_on_hardware(device_cuda_test)
 
+# The same once more where all streams share one hardware queue, and calls that may wait for the GPU do.
+if(NOT UNIMEM_SANITIZE)
+  add_test(NAME device_cuda_test_in_one_hardware_queue
+           COMMAND device_cuda_test "--gtest_output=xml:${PROJECT_BINARY_DIR}/test_reports/device_cuda_test_in_one_hardware_queue.xml")
+  set_tests_properties(device_cuda_test_in_one_hardware_queue PROPERTIES LABELS "cuda;check" TIMEOUT 300 ENVIRONMENT
+    "UNIMEM_CUDA_STANDIN_HARDWARE_QUEUES=1;UNIMEM_CUDA_STANDIN_VIOLATIONS=abort")
+endif()
+
+# Order behind host work, and how often the driver is called.
+unimem_test(device_cuda_order_test SOURCES cuda_order_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
+unimem_on_standin(device_cuda_order_test)
+
 # Which GPUs it finds, once in each process.
 unimem_test(device_cuda_visible_test SOURCES cuda_visible_test.cpp LABELS cuda TIMEOUT 60)
 unimem_on_standin(device_cuda_visible_test)

@@ -1,7 +1,10 @@
 #include "device/cuda_standin_fixture.hpp"
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <thread>
+#include <vector>
 
 // Streams, events and copies of the stand-in driver: what happens when, and what a host pointer is to a copy.
 
@@ -269,6 +272,71 @@ TEST_F(CudaStandInStreams, WaitForAWordOfTheHost) {
   ok(cu.cuStreamSynchronize(queue));
   EXPECT_THAT(read(pointer, 4), Each(1));
   ok(cu.cuMemFree(pointer));
+  ok(cu.cuMemFreeHost(word));
+}
+
+TEST_F(CudaStandInStreams, StandBehindAWordInAHardwareQueueThatTheyShare) {
+  auto const waits = stream(), behind = stream();
+  auto* const word = new (allocate_pinned(4)) std::atomic<std::uint32_t>{0};
+  auto const pointer = allocate(8);
+  control().share_hardware(1);
+  ok(cu.cuMemsetD8Async(pointer, 1, 4, behind));  // ahead of the word
+  ok(cu.cuStreamWaitValue32(waits, reinterpret_cast<DevicePointer>(word), 1, wait_value_at_least));
+  ok(cu.cuStreamSynchronize(behind));
+  ok(cu.cuMemsetD8Async(pointer + 4, 2, 4, behind));
+  for (int looks = 0; looks < 20; ++looks) {
+    EXPECT_EQ(cu.cuStreamQuery(behind), Result::not_ready);
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
+  *word = 1;
+  ok(cu.cuStreamSynchronize(behind));
+  ok(cu.cuStreamSynchronize(waits));
+  *word = 0;
+  control().share_hardware(0);
+  ok(cu.cuStreamWaitValue32(waits, reinterpret_cast<DevicePointer>(word), 1, wait_value_at_least));
+  ok(cu.cuMemsetD8Async(pointer + 4, 3, 4, behind));
+  ok(cu.cuStreamSynchronize(behind));  // by a queue of its own
+  *word = 1;
+  ok(cu.cuStreamSynchronize(waits));
+  EXPECT_THAT(read(pointer, 8), ElementsAre(1, 1, 1, 1, 3, 3, 3, 3));
+  ok(cu.cuMemFree(pointer));
+  ok(cu.cuMemFreeHost(word));
+}
+
+TEST_F(CudaStandInStreams, AreWaitedForByCallsThatMayWhereTheyShareHardware) {
+  auto const waits = stream();
+  auto* const word = new (allocate_pinned(4)) std::atomic<std::uint32_t>{0};
+  auto* const pinned = allocate_pinned(4);
+  std::vector<std::byte> registered(4096);
+  ok(cu.cuMemHostRegister(registered.data(), registered.size(), 0));
+  auto const pointer = allocate(4);
+  Module unloaded = nullptr;
+  auto const image = kernel_image();
+  ok(cu.cuModuleLoadData(&unloaded, image.data()));
+  std::vector<std::function<void()>> const all{
+      [&] { ok(cu.cuMemFree(pointer)); },
+      [&] { ok(cu.cuMemFreeHost(pinned)); },
+      [&] { ok(cu.cuMemHostUnregister(registered.data())); },
+      [&] { ok(cu.cuModuleUnload(unloaded)); },
+      [&] { ok(cu.cuModuleLoadData(&unloaded, image.data())); },
+  };
+  control().share_hardware(8);
+  for (auto const& call : all) {
+    *word = 0;
+    ok(cu.cuStreamWaitValue32(waits, reinterpret_cast<DevicePointer>(word), 1, wait_value_at_least));
+    std::atomic<bool> returned = false;
+    std::jthread const calls{[&] {
+      Current const current{contexts[0]};
+      call();
+      EXPECT_EQ(*word, 1U);
+      returned = true;
+    }};
+    std::this_thread::sleep_for(std::chrono::milliseconds{10});
+    EXPECT_FALSE(returned);
+    *word = 1;
+  }
+  ok(cu.cuModuleUnload(unloaded));
+  ok(cu.cuStreamSynchronize(waits));
   ok(cu.cuMemFreeHost(word));
 }
 

@@ -17,13 +17,16 @@ bool says_capture(Result code) {
 }  // namespace
 
 DriverCommand::Outcome Command::outcome() noexcept {
-  if (!end_) return {};  // it was waited for
+  auto const state = state_.load(std::memory_order_acquire);
+  if (state == State::over) return {};
+  auto* const event = end();
+  if (event == nullptr) return {true, nullptr};
   auto code = Result::success;
   // A refusal that says nothing of the work is no end of it: memory that is still in use would be let go.
   for (int tries = 0; tries < most_tries; ++tries) {
     CurrentContext const current{events_.gpu(), std::nothrow};
     auto const entered = current.code();
-    code = entered == Result::success ? events_.gpu().driver.cuEventQuery(end_.get()) : entered;
+    code = entered == Result::success ? events_.gpu().driver.cuEventQuery(event) : entered;
     if (code == Result::not_ready) return {true, nullptr};
     if (code == Result::success) return {};
     if (says_capture(code)) return {true, nullptr};
@@ -33,23 +36,26 @@ DriverCommand::Outcome Command::outcome() noexcept {
 }
 
 bool Command::has_ended_well() const noexcept {
-  if (!end_) return false;  // it has a failure of its own
+  auto* const event = end();
+  if (event == nullptr) return false;
   CurrentContext const current{events_.gpu(), std::nothrow};
-  return current.code() == Result::success && events_.gpu().driver.cuEventQuery(end_.get()) == Result::success;
+  return current.code() == Result::success && events_.gpu().driver.cuEventQuery(event) == Result::success;
 }
 
 void Command::wait() const noexcept {
-  if (!end_) return;
+  auto* const event = end();
+  if (event == nullptr) return;
   CurrentContext const current{events_.gpu(), std::nothrow};
   // What it says is asked for again when the command is collected.
-  static_cast<void>(events_.gpu().driver.cuEventSynchronize(end_.get()));
+  static_cast<void>(events_.gpu().driver.cuEventSynchronize(event));
 }
 
 std::optional<std::chrono::nanoseconds> Command::took() const noexcept {
-  if (!begin_ || !end_ || driver_gone()) return std::nullopt;
+  auto* const event = end();
+  if (!begin_ || event == nullptr || driver_gone()) return std::nullopt;
   CurrentContext const current{events_.gpu(), std::nothrow};
   float milliseconds = 0;
-  auto const code = events_.gpu().driver.cuEventElapsedTime(&milliseconds, begin_.get(), end_.get());
+  auto const code = events_.gpu().driver.cuEventElapsedTime(&milliseconds, begin_.get(), event);
   if (code != Result::success || milliseconds < 0) return std::nullopt;
   return std::chrono::nanoseconds{static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6)};
 }

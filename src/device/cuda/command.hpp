@@ -1,8 +1,11 @@
 #pragma once
 
+#include <unimem/device/event.hpp>
+
 #include "device/cuda/event_pool.hpp"
 #include "device/driver_stream.hpp"
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -10,7 +13,10 @@
 
 namespace unimem::detail::cuda {
 
-/// One ticket's worth of work in a stream, and the event behind it; without an event, it has ended already.
+/// One ticket's worth of work for a stream, and an event behind it.
+///
+/// It is given to the driver at once, or later (`CommandStream::hold_back`). The event comes with it, or when somebody
+/// asks for the end; then it stands behind what came after the command, too.
 class Command final : public DriverCommand {
  public:
   /// `call` is the driver call that errors name.
@@ -22,10 +28,26 @@ class Command final : public DriverCommand {
 
   /// Where the work begins, for queues that time their copies.
   void begin_at(PooledEvent event) noexcept { begin_ = std::move(event); }
-  /// Behind the work.
-  void end_at(PooledEvent event) noexcept { end_ = std::move(event); }
-  [[nodiscard]] Event end() const noexcept { return end_.get(); }
+  /// The driver has it.
+  void is_given_now() noexcept { state_.store(State::given, std::memory_order_release); }
+  [[nodiscard]] bool is_given() const noexcept { return state_.load(std::memory_order_acquire) != State::held_back; }
+  /// It has ended, or never began, and needs no event.
+  void is_over_now() noexcept { state_.store(State::over, std::memory_order_release); }
+  /// Behind the work, which was given. Once.
+  void end_at(std::shared_ptr<PooledEvent const> event) noexcept {
+    kept_end_ = std::move(event);
+    end_.store(kept_end_->get(), std::memory_order_release);
+  }
+  /// Null: it has none yet, or never will.
+  [[nodiscard]] Event end() const noexcept { return end_.load(std::memory_order_acquire); }
 
+  /// Before it has a ticket: what ends when the command that is held back has been given.
+  void given_by(unimem::Event event) noexcept { given_by_ = event; }
+  void await_given() const noexcept {
+    if (!is_given()) static_cast<void>(given_by_.wait_for_error());
+  }
+
+  [[nodiscard]] bool has_begun() const noexcept override { return is_given(); }
   [[nodiscard]] Outcome outcome() noexcept override;
   /// Whether it is known to have ended, and the context to be well.
   [[nodiscard]] bool has_ended_well() const noexcept;
@@ -34,9 +56,15 @@ class Command final : public DriverCommand {
   [[nodiscard]] std::optional<std::chrono::nanoseconds> took() const noexcept override;
 
  private:
+  enum class State : unsigned char { held_back, given, over };
+
   EventPool& events_;
   char const* call_;
-  PooledEvent begin_, end_;
+  PooledEvent begin_;
+  std::shared_ptr<PooledEvent const> kept_end_;  ///< for whoever gives it alone
+  std::atomic<Event> end_{nullptr};
+  std::atomic<State> state_{State::held_back};
+  unimem::Event given_by_;
   std::shared_ptr<void const> keep_;
 };
 

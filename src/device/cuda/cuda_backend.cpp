@@ -39,6 +39,8 @@ cuda::CudaOptions read_options(std::string_view text) {
       options.profiles = yes;
     } else if (name == "batches" && flag) {
       options.batches = yes;
+    } else if (name == "blocking" && flag) {
+      options.blocking = yes;
     } else if (name == "shareable" && flag) {
       options.exports_memory = yes;
     } else if (name == "write_combined" && flag) {
@@ -49,7 +51,7 @@ cuda::CudaOptions read_options(std::string_view text) {
     if (!known || (options.memory_bytes && *options.memory_bytes == 0)) {
       throw InvalidArgument("CUDA device options", std::string(text),
                             "memory=SIZE, pinned=SIZE, staging=SIZE, allocator=pages|plain|async, profile=0|1, "
-                            "batches=0|1, shareable=0|1 and write_combined=0|1, each once");
+                            "batches=0|1, blocking=0|1, shareable=0|1 and write_combined=0|1, each once");
     }
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);

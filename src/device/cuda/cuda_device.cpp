@@ -62,8 +62,8 @@ CudaDevice::Runtime& CudaDevice::make_runtime() const {
   if (driver_gone()) throw UnsupportedOperation("cuDevicePrimaryCtxRetain", std::string(id()), process_end_reason);
   Context context = nullptr;
   health_.check(driver().cuDevicePrimaryCtxRetain(&context, hardware_.device), "cuDevicePrimaryCtxRetain");
-  auto* const made =
-      new Runtime(driver(), context, hardware_.architecture, std::string(id()), health_, options_.profiles);
+  auto* const made = new Runtime(driver(), context, hardware_.architecture, std::string(id()), health_,
+                                 EventUse{.timed = options_.profiles, .blocks = options_.blocking});
   runtime_.store(made, std::memory_order_release);
   return *made;
 }

@@ -36,6 +36,7 @@ struct CudaOptions {
   bool profiles = false;        ///< copies are timed, by two events each
   bool exports_memory = false;  ///< other processes get buffers as memory of the GPU
   bool batches = true;          ///< many copies go to the driver as one batch, where it has those
+  bool blocking = false;  ///< threads that wait for the GPU sleep: the processor is others', and the end comes later
   bool write_combined = false;  ///< pinned memory that the host only writes: faster over the bus, very slow to read
 };
 
@@ -103,8 +104,9 @@ class CudaDevice final : public unimem::Device, private PageOwner {
  private:
   /// What is made with the context.
   struct Runtime {
-    Runtime(Driver const& driver, Context context, int architecture, std::string const& id, Health& health, bool timed)
-        : gpu{driver, context, architecture, id}, events(gpu, health, timed), flags(gpu, health), mover(gpu, health) {}
+    Runtime(Driver const& driver, Context context, int architecture, std::string const& id, Health& health,
+            EventUse use)
+        : gpu{driver, context, architecture, id}, events(gpu, health, use), flags(gpu, health), mover(gpu, health) {}
 
     ContextRef gpu;
     EventPool events;

@@ -151,11 +151,20 @@ LaunchShape CudaProgram::shape_for(Range range) const {
                                        range.x, range.y, range.z));
 }
 
+void CudaProgram::check_count(std::size_t arguments) const {
+  if (arguments == kernel_.parameters.size()) return;
+  throw KernelError(
+      name_, fmt::format("has {} parameters, and {} arguments were given", kernel_.parameters.size(), arguments));
+}
+
+void CudaProgram::check_fit(Range range, std::span<const KernelArgument> arguments) const {
+  check_count(arguments.size());
+  for (std::size_t i = 0; i < arguments.size(); ++i) static_cast<void>(passed(i, arguments[i]));
+  if (range.items() != 0) static_cast<void>(shape_for(range));
+}
+
 void CudaProgram::launch(Stream stream, Range range, std::span<const KernelArgument> arguments) const {
-  if (arguments.size() != kernel_.parameters.size()) {
-    throw KernelError(name_, fmt::format("has {} parameters, and {} arguments were given", kernel_.parameters.size(),
-                                         arguments.size()));
-  }
+  check_count(arguments.size());
   PassedRange passed_range{range.x, range.y, range.z};
   std::array<std::uint64_t, most_parameters> values;  // NOLINT(*-member-init): written before it is read
   std::array<void*, most_parameters + 1> parameters;  // NOLINT(*-member-init): written before it is read

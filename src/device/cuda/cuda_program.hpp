@@ -36,9 +36,12 @@ class CudaProgram final : public Program {
   /// KernelError if the arguments do not fit the kernel's parameters or the range is larger than a grid of its blocks
   /// can be, and nothing was enqueued; DeviceError if the driver refuses.
   void launch(Stream stream, Range range, std::span<const KernelArgument> arguments) const;
+  /// Throws the KernelError that `launch` would.
+  void check_fit(Range range, std::span<const KernelArgument> arguments) const;
 
  private:
   void load();
+  void check_count(std::size_t arguments) const;
   [[nodiscard]] LaunchShape shape_for(Range range) const;
   /// The argument as the kernel's parameter `index` takes it, where that is not the argument's own bytes: an address,
   /// or a number of another width.

@@ -16,7 +16,6 @@
 #include <exception>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -78,6 +77,7 @@ void CudaQueue::check_alive(char const* call) const {
 }
 
 void CudaQueue::check_not_captured(char const* call) const {
+  if (!stream_->is_shared()) return;
   auto status = CaptureStatus::none;
   device_.health().check(driver_.cuStreamIsCapturing(stream_->stream(), &status), "cuStreamIsCapturing");
   if (status != CaptureStatus::none) {
@@ -86,43 +86,33 @@ void CudaQueue::check_not_captured(char const* call) const {
   }
 }
 
-unimem::Event CudaQueue::submit(char const* call, Load load, Given given) {
-  check_alive(call);
-  auto& events = stream_->events();
-  auto const lock = stream_->submission();
-  CurrentContext const current{device_.gpu()};
-  check_not_captured(call);
-  auto command = std::make_shared<Command>(events, call, load.moves, load.bytes, std::move(load.meter), load.copies);
-  if (load.moves != Moves::nothing && events.timed()) command->begin_at(events.record(stream_->stream()));
-  given.give(given.by, *command);
-  try {
-    command->end_at(events.record(stream_->stream()));
-  } catch (...) {
-    if (load.orders_only) throw;
-    // The work is on its way and cannot be called off: it has a ticket, and since nothing tells its end, it is waited
-    // for here and has failed.
-    command->fail(std::current_exception());
-    drain();
-  }
-  return stream_->append(std::move(command));
+void CudaQueue::Target::check(Result code, char const* call) const {
+  device.health().check(code, call);
 }
 
-void CudaQueue::drain() noexcept {
-  auto code = driver_.cuStreamSynchronize(stream_->stream());
-  device_.health().note(code);
-  while (code != Result::success && !device_.is_lost()) {  // refused by itself: what is in there goes on all the same
-    std::this_thread::yield();
-    code = driver_.cuStreamQuery(stream_->stream());
-    if (code != Result::success && code != Result::not_ready) return device_.health().note(code);
+unimem::Event CudaQueue::submit_either(char const* call, Load load, Given given) {
+  check_alive(call);
+  auto const lock = stream_->submission();
+  auto command =
+      std::make_shared<Command>(stream_->events(), call, load.moves, load.bytes, std::move(load.meter), load.copies);
+  if (stream_->holds_back()) {
+    stream_->hold_back({.command = command, .moves = load.moves, .give = given.keep(given.later)});
+    return stream_->append(std::move(command));
   }
+  CurrentContext const current{device_.gpu()};
+  check_not_captured(call);
+  stream_->begin(*command, load.moves);
+  given.give(given.now, *command);
+  stream_->end(command, load.moves);
+  return stream_->append(std::move(command));
 }
 
 unimem::Event CudaQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
   wait_to_read(from, terms.needs);
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyHtoDAsync";
-  return submit(call, {Moves::upload, bytes, terms.meter}, [&](Command&) {
-    device_.health().check(driver_.cuMemcpyHtoDAsync(pointer(to), from, bytes, stream_->stream()), call);
+  return submit(call, {Moves::upload, bytes, terms.meter}, [target = target(), to, from, bytes](Command&) {
+    target.check(target.driver.cuMemcpyHtoDAsync(pointer(to), from, bytes, target.stream), call);
   });
 }
 
@@ -132,8 +122,17 @@ void CudaQueue::wait_to_read(void const* from, std::span<const unimem::Event> ne
   if (before.empty() && std::ranges::all_of(needs, &unimem::Event::ready)) return;
   if (std::ranges::any_of(needs, [](auto need) { return need.error() != nullptr; })) return;  // it will be skipped
   if (is_pinned(reinterpret_cast<DevicePointer>(from))) return;  // read in the stream's turn
-  for (auto const need : needs) static_cast<void>(need.wait_for_error());
-  for (auto const event : before) static_cast<void>(event.wait_for_error());
+  auto const wait_for = [this](unimem::Event event) {
+    {
+      auto const lock = stream_->submission();
+      if (!stream_->is_shared()) return stream_->hold_back({.behind = event, .to_its_end = true});
+    }
+    static_cast<void>(event.wait_for_error());
+  };
+  for (auto const need : needs) {
+    if (!need.ready()) wait_for(need);
+  }
+  for (auto const event : before) wait_for(event);
 }
 
 bool CudaQueue::is_pinned(DevicePointer host) const {
@@ -146,16 +145,16 @@ bool CudaQueue::is_pinned(DevicePointer host) const {
 unimem::Event CudaQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyDtoHAsync";
-  return submit(call, {Moves::download, bytes, terms.meter}, [&](Command&) {
-    device_.health().check(driver_.cuMemcpyDtoHAsync(to, pointer(from), bytes, stream_->stream()), call);
+  return submit(call, {Moves::download, bytes, terms.meter}, [target = target(), to, from, bytes](Command&) {
+    target.check(target.driver.cuMemcpyDtoHAsync(to, pointer(from), bytes, target.stream), call);
   });
 }
 
 unimem::Event CudaQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyDtoDAsync";
-  return submit(call, {Moves::copy, bytes, terms.meter}, [&](Command&) {
-    device_.health().check(driver_.cuMemcpyDtoDAsync(pointer(to), pointer(from), bytes, stream_->stream()), call);
+  return submit(call, {Moves::copy, bytes, terms.meter}, [target = target(), to, from, bytes](Command&) {
+    target.check(target.driver.cuMemcpyDtoDAsync(pointer(to), pointer(from), bytes, target.stream), call);
   });
 }
 
@@ -165,57 +164,78 @@ unimem::Event CudaQueue::copy_from(DeviceMemory to, unimem::Device& other, Devic
   device_.reach(peer);
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyPeerAsync";
-  return submit(call, {Moves::copy, bytes, terms.meter}, [&](Command&) {
-    device_.health().check(driver_.cuMemcpyPeerAsync(pointer(to), device_.gpu().context, pointer(from),
-                                                     peer.gpu().context, bytes, stream_->stream()),
-                           call);
+  return submit(call, {Moves::copy, bytes, terms.meter}, [target = target(), &peer, to, from, bytes](Command&) {
+    target.check(target.driver.cuMemcpyPeerAsync(pointer(to), target.device.gpu().context, pointer(from),
+                                                 peer.gpu().context, bytes, target.stream),
+                 call);
   });
 }
 
 unimem::Event CudaQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   auto const at = pointer(to);
-  auto const stream = stream_->stream();
-  auto& health = device_.health();
+  auto const into = target();
   if (auto const byte = repeats<unsigned char>(pattern)) {
     constexpr auto call = "cuMemsetD8Async";
-    return submit(call, {},
-                  [&](Command&) { health.check(driver_.cuMemsetD8Async(at, *byte, to.bytes, stream), call); });
+    return submit(call, {}, [into, at, to, byte](Command&) {
+      into.check(into.driver.cuMemsetD8Async(at, *byte, to.bytes, into.stream), call);
+    });
   }
   // The driver sets wider units at their multiples only.
   if (auto const half = repeats<std::uint16_t>(pattern); half && at % sizeof *half == 0) {
     constexpr auto call = "cuMemsetD16Async";
-    return submit(call, {}, [&](Command&) {
-      health.check(driver_.cuMemsetD16Async(at, *half, to.bytes / sizeof *half, stream), call);
+    return submit(call, {}, [into, at, to, half](Command&) {
+      into.check(into.driver.cuMemsetD16Async(at, *half, to.bytes / sizeof *half, into.stream), call);
     });
   }
   if (auto const word = repeats<std::uint32_t>(pattern); word && at % sizeof *word == 0) {
     constexpr auto call = "cuMemsetD32Async";
-    return submit(call, {}, [&](Command&) {
-      health.check(driver_.cuMemsetD32Async(at, *word, to.bytes / sizeof *word, stream), call);
+    return submit(call, {}, [into, at, to, word](Command&) {
+      into.check(into.driver.cuMemsetD32Async(at, *word, to.bytes / sizeof *word, into.stream), call);
     });
   }
-  return submit("cuMemcpyDtoDAsync", {}, [&](Command& command) { fill_by_doubling(command, at, to.bytes, pattern); });
+  auto const double_up = [into, at, to](Command& command, std::span<const std::byte> seed) {
+    fill_by_doubling(into, command, at, to.bytes, seed);
+  };
+  return submit("cuMemcpyDtoDAsync", {}, double_up, pattern);
 }
 
-void CudaQueue::fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes,
+void CudaQueue::fill_by_doubling(Target const& target, Command& command, DevicePointer to, std::size_t bytes,
                                  std::span<const std::byte> pattern) {
   constexpr std::size_t seed_bytes = 4096;  // what the host spells out
   auto const seed = std::make_shared<std::vector<std::byte>>(std::min(bytes, seed_bytes));
   repeat_pattern(seed->data(), seed->size(), pattern);
   command.keep(seed);
-  auto& health = device_.health();
-  auto const stream = stream_->stream();
-  health.check(driver_.cuMemcpyHtoDAsync(to, seed->data(), seed->size(), stream), "cuMemcpyHtoDAsync");
+  auto const& driver = target.driver;
+  auto* const stream = target.stream;
+  target.check(driver.cuMemcpyHtoDAsync(to, seed->data(), seed->size(), stream), "cuMemcpyHtoDAsync");
   try {
     for (auto filled = seed->size(); filled < bytes;) {
       auto const count = std::min(filled, bytes - filled);
-      health.check(driver_.cuMemcpyDtoDAsync(to + filled, to, count, stream), "cuMemcpyDtoDAsync");
+      target.check(driver.cuMemcpyDtoDAsync(to + filled, to, count, stream), "cuMemcpyDtoDAsync");
       filled += count;
     }
   } catch (DeviceError const&) {
     command.fail(std::current_exception());  // some of it is filled
   }
 }
+
+struct CudaQueue::Launch {
+  Target target;
+  CudaProgram const* ours;
+  std::shared_ptr<Program const> program;
+  Range range;
+
+  void operator()(Command& command, std::span<const KernelArgument> arguments) const {
+    try {
+      ours->launch(target.stream, range, arguments);
+    } catch (DeviceError const& error) {
+      target.device.health().note(static_cast<Result>(error.code));
+      throw;
+    }
+    command.keep(program);
+  }
+  void check_fit(std::span<const KernelArgument> arguments) const { ours->check_fit(range, arguments); }
+};
 
 unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range,
                              std::span<const KernelArgument> arguments, std::span<const unimem::Event> needs) {
@@ -224,15 +244,7 @@ unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range
     throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device_.id()));
   }
   if (auto const skipped = skipped_behind(needs)) return *skipped;
-  return submit("cuLaunchKernel", {}, [&](Command& command) {
-    try {
-      ours->launch(stream_->stream(), range, arguments);
-    } catch (DeviceError const& error) {
-      device_.health().note(static_cast<Result>(error.code));
-      throw;
-    }
-    command.keep(std::move(program));
-  });
+  return submit("cuLaunchKernel", {}, Launch{target(), ours, std::move(program), range}, arguments);
 }
 
 std::shared_ptr<CapturedRuns const> CudaQueue::capture(std::span<const ProgramRun> runs) {
@@ -251,18 +263,17 @@ unimem::Event CudaQueue::run_captured(std::shared_ptr<CapturedRuns const> captur
   }
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   constexpr auto call = "cuGraphLaunch";
-  return submit(call, {}, [&](Command& command) {
-    device_.health().check(graph->launch(stream_->stream()), call);
-    command.keep(std::move(captured));  // what runs is in there
+  return submit(call, {}, [target = target(), graph, captured = std::move(captured)](Command& command) {
+    target.check(graph->launch(target.stream), call);
+    command.keep(captured);  // what runs is in there
   });
 }
 
 std::optional<unimem::Event> CudaQueue::prefetch(DeviceMemory memory, bool to_host) {
   constexpr auto call = "cuMemPrefetchAsync";
   auto const where = to_host ? MemoryLocation{LocationType::host, 0} : device_.location();
-  return submit(call, {}, [&](Command&) {
-    device_.health().check(driver_.cuMemPrefetchAsync(pointer(memory), memory.bytes, where, 0, stream_->stream()),
-                           call);
+  return submit(call, {}, [target = target(), memory, where](Command&) {
+    target.check(target.driver.cuMemPrefetchAsync(pointer(memory), memory.bytes, where, 0, target.stream), call);
   });
 }
 
@@ -270,6 +281,7 @@ unimem::Event CudaQueue::run_native(std::function<void(void*)> const& submit_wor
                                     std::span<const unimem::Event> needs) {
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   check_alive("native work");
+  share();
   auto const users_mode = ThreadCaptureMode(driver_, CaptureMode::relaxed).before();
   return submit("native work", {}, [&](Command& command) {
     ThreadCaptureMode const as_before{driver_, users_mode};
@@ -282,49 +294,68 @@ unimem::Event CudaQueue::run_native(std::function<void(void*)> const& submit_wor
 }
 
 unimem::Event CudaQueue::mark() {
-  return submit("cuEventRecord", {.orders_only = true}, [](Command&) {});
+  return submit("cuEventRecord", {}, [](Command&) {});
 }
 
 void CudaQueue::wait(unimem::Event event) {
   constexpr auto call = "cuStreamWaitEvent";
   check_alive(call);
-  auto const awaited_stream = CommandStream::find(event.queue_id());
-  if (!awaited_stream) return wait_for_host(event);
-  if (auto const before = awaited_stream->host_work(); !before.empty()) stream_->waits_for(before);
-  auto const awaited = awaited_stream->command(event.ticket());
-  if (!awaited) return;
-  if (awaited->end() == nullptr) return;  // it had ended when it got its ticket
+  auto const other = CommandStream::find(event.queue_id());
+  if (other) {
+    if (auto const before = other->host_work(); !before.empty()) stream_->waits_for(before);
+  }
+  auto const awaited = other ? other->command(event.ticket()) : nullptr;
+  if (other && !awaited) return;
+  bool const in_driver = awaited && awaited->is_given();
+  if (in_driver) other->prepare_to_wait(*awaited);
   auto const lock = stream_->submission();
+  if (stream_->holds_back() || !(in_driver || stream_->is_shared())) return stream_->hold_back({.behind = event});
   CurrentContext const current{device_.gpu()};
   check_not_captured(call);
-  device_.health().check(driver_.cuStreamWaitEvent(stream_->stream(), awaited->end(), 0), call);
+  if (!in_driver) return wait_by_word(event);
+  if (awaited->end() == nullptr) return static_cast<void>(event.wait_for_error());
+  device_.health().check(stream_->wait_in_driver(*awaited), call);
 }
 
-void CudaQueue::wait_for_host(unimem::Event event) {
+void* CudaQueue::native() const {
+  if (!driver_gone()) share();
+  return stream_->stream();
+}
+
+void CudaQueue::share() const {
+  if (stream_->is_shared()) return;
+  auto const lock = stream_->submission();
+  CurrentContext const current{device_.gpu()};
+  for (; auto const* const held = stream_->oldest_held(); stream_->drop_held()) {
+    if (held->command) {
+      stream_->give(*held);
+    } else if (!held->behind.ready()) {
+      wait_by_word(held->behind);
+    }
+  }
+  stream_->share();
+}
+
+void CudaQueue::wait_by_word(unimem::Event event) const {
+  constexpr auto call = "cuStreamWaitValue32";
   stream_->waits_for({&event, 1});
   if (device_.is_lost()) return;  // nothing comes after the wait
-  std::shared_ptr<HostFlags::Flag> flag;
-  std::unique_ptr<Raise> raise;
-  auto refused = Result::success;
-  bool stands = false;  // in the stream, which nothing will let go yet
+  auto const flag = device_.flags().take();
+  auto raise = std::make_unique<Raise>(flag);
+  auto command = std::make_shared<Command>(stream_->events(), call, Moves::nothing, 0, SharedMeter{}, 1);
+  command->keep(flag);
+  stream_->begin(*command, Moves::nothing);
+  auto const refused = driver_.cuStreamWaitValue32(stream_->stream(), flag->address(), 1, wait_value_at_least);
+  if (refused == Result::not_supported) return static_cast<void>(event.wait_for_error());
+  device_.health().check(refused, call);
   try {
-    submit("cuStreamWaitValue32", {.orders_only = true}, [&](Command& command) {
-      flag = device_.flags().take();
-      raise = std::make_unique<Raise>(flag);
-      refused = driver_.cuStreamWaitValue32(stream_->stream(), flag->address(), 1, wait_value_at_least);
-      stands = refused == Result::success;
-      if (stands) command.keep(flag);
-    });
+    stream_->end(command, Moves::nothing, true);
+    stream_->append(std::move(command));
   } catch (...) {
-    if (stands) {
-      flag->raise();
-      CurrentContext const current{device_.gpu(), std::nothrow};
-      drain();  // before the word has another owner
-    }
+    flag->raise();
+    stream_->drain();  // before the word has another owner
     throw;
   }
-  if (refused == Result::not_supported) return static_cast<void>(event.wait_for_error());
-  device_.health().check(refused, "cuStreamWaitValue32");
   AtEnd::have(event, std::move(raise));
 }
 

@@ -17,6 +17,8 @@
 
 namespace unimem::detail::cuda {
 
+using Pieces = std::span<const CopyPiece>;
+
 unimem::Event CudaQueue::upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
                                        CopyTerms const& terms) {
   wait_to_read(static_cast<std::byte const*>(from) + pieces.front().from, terms.needs);
@@ -50,9 +52,9 @@ unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointe
     auto const there = to + grid->first.to, here = from + grid->first.from;
     if (there < here + grid->from_span() && here < there + grid->to_span()) grid.reset();
   }
-  auto const stream = stream_->stream();
+  auto const into = target();
   // A batch must not go to the legacy default stream.
-  bool const batches = device_.has_batches() && stream != reinterpret_cast<Stream>(legacy_stream);
+  bool const batches = device_.has_batches() && into.stream != reinterpret_cast<Stream>(legacy_stream);
   auto way = way_of_pieces({
       .count = pieces.size(),
       .bytes = bytes,
@@ -75,25 +77,36 @@ unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointe
   Load const load{moves, bytes, std::move(meter), pieces.size()};
   switch (way.by) {
     case PieceWay::By::rectangle:
-      return submit("cuMemcpy2DAsync", load, [&](Command& command) {
-        try {
-          copy_rectangle(moves, to, from, *grid);
-        } catch (DeviceError const& error) {
-          // Within a device the driver may refuse distances between rows that it has not chosen itself.
-          if (moves != Moves::copy || error.code != static_cast<std::int64_t>(Result::invalid_value)) throw;
-          batches ? copy_batches(command, to, from, pieces) : copy_each(command, moves, to, from, pieces);
-        }
-      });
+      return submit(
+          "cuMemcpy2DAsync", load,
+          [into, moves, to, from, grid, batches](Command& command, Pieces list) {
+            try {
+              copy_rectangle(into, moves, to, from, *grid);
+            } catch (DeviceError const& error) {
+              // Within a device the driver may refuse distances between rows that it has not chosen itself.
+              if (moves != Moves::copy || error.code != static_cast<std::int64_t>(Result::invalid_value)) throw;
+              batches ? copy_batches(into, command, to, from, list) : copy_each(into, command, moves, to, from, list);
+            }
+          },
+          pieces);
     case PieceWay::By::kernel:
-      return submit("cuLaunchKernel", load, [&](Command& command) {
-        device_.mover().launch(command, stream, std::move(kernel), to_seen, from_seen, pieces);
-      });
+      return submit(
+          "cuLaunchKernel", load,
+          [into, kernel = std::move(kernel), to_seen, from_seen](Command& command, Pieces list) {
+            into.device.mover().launch(command, into.stream, kernel, to_seen, from_seen, list);
+          },
+          pieces);
     case PieceWay::By::batch:
-      return submit("cuMemcpyBatchAsync", load, [&](Command& command) { copy_batches(command, to, from, pieces); });
+      return submit(
+          "cuMemcpyBatchAsync", load,
+          [into, to, from](Command& command, Pieces list) { copy_batches(into, command, to, from, list); }, pieces);
     case PieceWay::By::single_copies:
       break;
   }
-  return submit("copying pieces", load, [&](Command& command) { copy_each(command, moves, to, from, pieces); });
+  return submit(
+      "copying pieces", load,
+      [into, moves, to, from](Command& command, Pieces list) { copy_each(into, command, moves, to, from, list); },
+      pieces);
 }
 
 std::optional<DevicePointer> CudaQueue::seen_by_kernels(DevicePointer host, std::span<const CopyPiece> pieces,
@@ -111,7 +124,8 @@ std::optional<DevicePointer> CudaQueue::seen_by_kernels(DevicePointer host, std:
   return first_seen - begin;
 }
 
-void CudaQueue::copy_rectangle(Moves moves, DevicePointer to, DevicePointer from, PieceGrid const& grid) {
+void CudaQueue::copy_rectangle(Target const& target, Moves moves, DevicePointer to, DevicePointer from,
+                               PieceGrid const& grid) {
   Copy2D what;
   auto const there = to + grid.first.to, here = from + grid.first.from;
   what.source_type = moves == Moves::upload ? MemoryType::host : MemoryType::device;
@@ -130,10 +144,10 @@ void CudaQueue::copy_rectangle(Moves moves, DevicePointer to, DevicePointer from
   what.target_pitch = grid.to_pitch;
   what.width_bytes = grid.first.bytes;
   what.height = grid.rows;
-  device_.health().check(driver_.cuMemcpy2DAsync(&what, stream_->stream()), "cuMemcpy2DAsync");
+  target.check(target.driver.cuMemcpy2DAsync(&what, target.stream), "cuMemcpy2DAsync");
 }
 
-void CudaQueue::copy_batches(Command& command, DevicePointer to, DevicePointer from,
+void CudaQueue::copy_batches(Target const& target, Command& command, DevicePointer to, DevicePointer from,
                              std::span<const CopyPiece> pieces) {
   // Others have had drivers hang and crash over tens of thousands of copies in one batch.
   constexpr std::size_t most = 4096;
@@ -154,9 +168,9 @@ void CudaQueue::copy_batches(Command& command, DevicePointer to, DevicePointer f
     BatchAttributes attributes;
     std::size_t begin = 0, failed = 0;
     try {
-      device_.health().check(driver_.cuMemcpyBatchAsync(targets.data(), sources.data(), bytes.data(), batch.size(),
-                                                        &attributes, &begin, 1, &failed, stream_->stream()),
-                             "cuMemcpyBatchAsync");
+      target.check(target.driver.cuMemcpyBatchAsync(targets.data(), sources.data(), bytes.data(), batch.size(),
+                                                    &attributes, &begin, 1, &failed, target.stream),
+                   "cuMemcpyBatchAsync");
     } catch (DeviceError const&) {
       if (!begun) throw;
       return command.fail(std::current_exception());  // some of it is on its way
@@ -165,11 +179,11 @@ void CudaQueue::copy_batches(Command& command, DevicePointer to, DevicePointer f
   }
 }
 
-void CudaQueue::copy_each(Command& command, Moves moves, DevicePointer to, DevicePointer from,
+void CudaQueue::copy_each(Target const& target, Command& command, Moves moves, DevicePointer to, DevicePointer from,
                           std::span<const CopyPiece> pieces) {
   for (auto const& piece : pieces) {
     try {
-      copy_one(moves, to + piece.to, from + piece.from, piece.bytes);
+      copy_one(target, moves, to + piece.to, from + piece.from, piece.bytes);
     } catch (DeviceError const&) {
       if (&piece == pieces.data()) throw;
       return command.fail(std::current_exception());  // some of it is on its way
@@ -177,17 +191,17 @@ void CudaQueue::copy_each(Command& command, Moves moves, DevicePointer to, Devic
   }
 }
 
-void CudaQueue::copy_one(Moves moves, DevicePointer to, DevicePointer from, std::size_t bytes) {
-  auto& health = device_.health();
-  auto* const stream = stream_->stream();
+void CudaQueue::copy_one(Target const& target, Moves moves, DevicePointer to, DevicePointer from, std::size_t bytes) {
+  auto const& driver = target.driver;
+  auto* const stream = target.stream;
   if (moves == Moves::upload) {
     auto const* const host = reinterpret_cast<void const*>(from);
-    health.check(driver_.cuMemcpyHtoDAsync(to, host, bytes, stream), "cuMemcpyHtoDAsync");
+    target.check(driver.cuMemcpyHtoDAsync(to, host, bytes, stream), "cuMemcpyHtoDAsync");
   } else if (moves == Moves::download) {
     auto* const host = reinterpret_cast<void*>(to);
-    health.check(driver_.cuMemcpyDtoHAsync(host, from, bytes, stream), "cuMemcpyDtoHAsync");
+    target.check(driver.cuMemcpyDtoHAsync(host, from, bytes, stream), "cuMemcpyDtoHAsync");
   } else {
-    health.check(driver_.cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync");
+    target.check(driver.cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync");
   }
 }
 

@@ -27,7 +27,8 @@ PooledEvent EventPool::take() {
     if (++made_ > free_.capacity()) free_.reserve(2 * made_);
   }
   Event event = nullptr;
-  health_.check(gpu_.driver.cuEventCreate(&event, timed_ ? 0 : event_disable_timing), "cuEventCreate");
+  auto const flags = (use_.timed ? 0 : event_disable_timing) | (use_.blocks ? event_blocking_sync : 0);
+  health_.check(gpu_.driver.cuEventCreate(&event, flags), "cuEventCreate");
   return {*this, event};
 }
 

@@ -35,16 +35,22 @@ class PooledEvent {
   Event event_ = nullptr;
 };
 
+/// What the events of a device are for, beside order.
+struct EventUse {
+  bool timed = false;   ///< they keep the time
+  bool blocks = false;  ///< a thread that waits for one sleeps, where the driver would otherwise keep asking
+};
+
 /// Events of one device, kept for reuse: making one costs the driver far more than recording it. Never given back to
 /// the driver, since devices live as long as the process. Thread-safe.
 class EventPool {
  public:
-  EventPool(ContextRef const& gpu, Health& health, bool timed) noexcept : gpu_(gpu), health_(health), timed_(timed) {}
+  EventPool(ContextRef const& gpu, Health& health, EventUse use) noexcept : gpu_(gpu), health_(health), use_(use) {}
 
   [[nodiscard]] ContextRef const& gpu() const noexcept { return gpu_; }
   [[nodiscard]] Health& health() const noexcept { return health_; }
   /// Whether its events keep the time.
-  [[nodiscard]] bool timed() const noexcept { return timed_; }
+  [[nodiscard]] bool timed() const noexcept { return use_.timed; }
 
   /// An event recorded behind everything in `stream` so far. The context is current. Throws DeviceError.
   [[nodiscard]] PooledEvent record(Stream stream);
@@ -56,7 +62,7 @@ class EventPool {
 
   ContextRef const& gpu_;
   Health& health_;
-  bool timed_;
+  EventUse use_;
   std::mutex mutex_;
   std::vector<Event> free_;
   std::size_t made_ = 0;  ///< or tried to

@@ -96,6 +96,8 @@ void configure(Machine& machine) {
   auto const instances = static_cast<int>(number_or("UNIMEM_CUDA_STANDIN_INSTANCES", 0));
   auto const count = static_cast<int>(number_or("UNIMEM_CUDA_STANDIN_DEVICES", 2));
   machine.partitioned = instances > 0;
+  machine.usual_hardware_queues = static_cast<unsigned>(number_or("UNIMEM_CUDA_STANDIN_HARDWARE_QUEUES", 0));
+  machine.hardware_queues = machine.usual_hardware_queues;
   std::vector<std::size_t> capacities;
   for (auto const& entry : parts(variable("UNIMEM_CUDA_STANDIN_CAPACITY")))
     capacities.push_back(number("UNIMEM_CUDA_STANDIN_CAPACITY", entry));

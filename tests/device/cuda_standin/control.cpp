@@ -26,6 +26,8 @@ void reset() {
   auto& all = machine();
   all.faults.reset();
   all.copy_us = all.kernel_us = 0;
+  all.spinning_waits = 0;
+  all.hardware_queues = all.usual_hardware_queues;
   all.held = false;
   all.history.set_care(AccessHistory::Care::copies_and_kernels);
   all.violations.clear();
@@ -67,6 +69,12 @@ void set_latency(unsigned copy_us, unsigned kernel_us) {
   auto const lock = locked();
   machine().copy_us = copy_us;
   machine().kernel_us = kernel_us;
+}
+
+void share_hardware(unsigned queues) {
+  auto const lock = locked();
+  machine().hardware_queues = queues;
+  wake_workers();
 }
 
 void hold(bool held) {
@@ -145,6 +153,11 @@ void count_memory(LiveCounts& live) {
   }
 }
 
+std::size_t spinning_waits() {
+  auto const lock = locked();
+  return machine().spinning_waits;
+}
+
 LiveCounts live() {
   auto const lock = locked();
   auto const& all = machine();
@@ -190,6 +203,7 @@ constexpr StandInControl control{
     .set_attribute = set_attribute,
     .set_peer = set_peer,
     .set_latency = set_latency,
+    .share_hardware = share_hardware,
     .hold = hold,
     .hold_stream = hold_stream,
     .check_order = check_order,
@@ -198,6 +212,7 @@ constexpr StandInControl control{
     .lose = lose_device,
     .reset_context = reset_context,
     .calls = calls_of,
+    .spinning_waits = spinning_waits,
     .live = live,
     .used = used,
     .violation = violation_at,

@@ -18,6 +18,7 @@
 //   UNIMEM_CUDA_STANDIN_VERSION     what cuDriverGetVersion says; functions that came later are missing (12080)
 //   UNIMEM_CUDA_STANDIN_MISSING     functions that cuGetProcAddress denies, separated by commas
 //   UNIMEM_CUDA_STANDIN_FAULT       function:nth:code[:once|sticky|late], separated by commas, as `fail` takes them
+//   UNIMEM_CUDA_STANDIN_HARDWARE_QUEUES  as `share_hardware` takes it (0)
 //   UNIMEM_CUDA_STANDIN_VIOLATIONS  print: each is told on the standard error at once; abort: and ends the process
 //   UNIMEM_CUDA_STANDIN_INSTANCES   the machine has one GPU, partitioned (MIG) into so many instances with equal shares
 //                                   of its memory; as with the real driver, only one of them is shown: the first, or
@@ -71,6 +72,10 @@ struct StandInControl {
 
   /// How long each copy (or memset) and each kernel takes before it does its work.
   void (*set_latency)(unsigned copy_us, unsigned kernel_us);
+  /// How many hardware queues the streams of each device share, in which work begins in the order of its submission (8
+  /// on a real GPU, or CUDA_DEVICE_MAX_CONNECTIONS); calls that may wait for all work of the GPU then do. 0: each
+  /// stream has one of its own, and they do not.
+  void (*share_hardware)(unsigned queues);
   /// While held, no stream begins a command: what is pending stays pending.
   void (*hold)(bool held);
   /// The same for one stream (a handle as cuStreamCreate gave it).
@@ -94,6 +99,8 @@ struct StandInControl {
   /// How often `function` was called since the last reset, refused calls included; null: all that `fail` with null
   /// counts.
   std::size_t (*calls)(char const* function);
+  /// How many waits for an event kept a processor busy, since the last reset.
+  std::size_t (*spinning_waits)();
   LiveCounts (*live)();
   /// Of one device: bytes counted against its capacity.
   std::size_t (*used)(int device);

@@ -53,7 +53,7 @@ Result cuMemAlloc(Lock& /*lock*/, DevicePointer* pointer, std::size_t bytes) {
   return Result::success;
 }
 
-Result cuMemFree(Lock& /*lock*/, DevicePointer pointer) {
+Result cuMemFree(Lock& lock, DevicePointer pointer) {
   auto const context = current_even_if_lost();
   if (context->error == Result::success) refuse_during_capture();
   if (pointer == 0) return context->error;
@@ -62,6 +62,9 @@ Result cuMemFree(Lock& /*lock*/, DevicePointer pointer) {
   require(kind == MemoryKind::device || kind == MemoryKind::stream_ordered || kind == MemoryKind::managed);
   note_wrong_device(*allocation, *context, "cuMemFree");
   forget_allocation(allocation, context->breaking == Result::success ? "cuMemFree" : nullptr);
+  // cuda.h, cuMemFree: of memory of the driver's pools without "any implicit synchronization"; "for all other pointers,
+  // this API may perform implicit synchronization".
+  if (kind != MemoryKind::stream_ordered) wait_implicitly(lock, *context);
   return context->error;
 }
 

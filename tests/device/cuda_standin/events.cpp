@@ -68,6 +68,8 @@ Result cuEventQuery(Lock& /*lock*/, Event event) {
 Result cuEventSynchronize(Lock& lock, Event event) {
   auto const state = uncaptured(event);
   if (state->last == nullptr) return Result::success;
+  // cuda.h, cuEventCreate: without CU_EVENT_BLOCKING_SYNC the thread that waits may spin.
+  if ((state->flags & event_blocking_sync) == 0) ++machine().spinning_waits;
   auto const last = state->last;  // a record while we sleep is not ours to wait for
   return await(lock, *state->context, last);
 }

@@ -1,5 +1,6 @@
 #include "device/cuda_standin/capture.hpp"
 #include "device/cuda_standin/machine.hpp"
+#include "device/cuda_standin/streams.hpp"
 
 #include <cstring>
 
@@ -48,7 +49,7 @@ Result cuMemHostAlloc(Lock& /*lock*/, void** pointer, std::size_t bytes, unsigne
   return Result::success;
 }
 
-Result cuMemFreeHost(Lock& /*lock*/, void* pointer) {
+Result cuMemFreeHost(Lock& lock, void* pointer) {
   auto const context = current_even_if_lost();
   if (context->error == Result::success) refuse_during_capture();
   if (pointer == nullptr) return context->error;
@@ -57,6 +58,7 @@ Result cuMemFreeHost(Lock& /*lock*/, void* pointer) {
   auto const* const call = context->breaking == Result::success ? "cuMemFreeHost" : nullptr;
   if (allocation->view != nullptr) forget_allocation(allocation->view, call);
   forget_allocation(allocation, call);
+  wait_implicitly(lock, *context);  // seen on an H100 (docs/gpu-results.md)
   return context->error;
 }
 
@@ -76,7 +78,7 @@ Result cuMemHostRegister(Lock& /*lock*/, void* pointer, std::size_t bytes, unsig
   return Result::success;
 }
 
-Result cuMemHostUnregister(Lock& /*lock*/, void* pointer) {
+Result cuMemHostUnregister(Lock& lock, void* pointer) {
   auto const context = current_even_if_lost();
   if (context->error == Result::success) refuse_during_capture();
   require(pointer != nullptr);
@@ -85,6 +87,8 @@ Result cuMemHostUnregister(Lock& /*lock*/, void* pointer) {
   if (!is_mapped(allocation->base, allocation->bytes))
     violation("cuMemHostUnregister of memory that the program gave back to the system while it was registered");
   forget_allocation(allocation, context->breaking == Result::success ? "cuMemHostUnregister" : nullptr);
+  // No word of it in cuda.h; the GPU may not reach those pages any more when it returns, as with cuMemFreeHost.
+  wait_implicitly(lock, *context);
   return context->error;
 }
 

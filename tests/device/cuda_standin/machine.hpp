@@ -91,6 +91,10 @@ struct Machine {
   Result late_fault = Result::success;  ///< how the first command of the call in progress is to fail
   bool held = false;
   unsigned copy_us = 0, kernel_us = 0;
+  unsigned hardware_queues = 0;        ///< that the streams of a context share; 0: each has one of its own
+  unsigned usual_hardware_queues = 0;  ///< as the environment says
+  std::uint64_t submissions = 0;
+  std::size_t spinning_waits = 0;
   Reaction reaction = Reaction::note;
   std::vector<std::string> violations;
   std::vector<std::string> journal;

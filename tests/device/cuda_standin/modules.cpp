@@ -66,6 +66,8 @@ Result cuModuleLoadData(Lock& lock, Module* module, void const* image) {
   auto const context = current();
   refuse_during_capture();
   require(module != nullptr && image != nullptr);
+  // CUDA Programming Guide, "Lazy Loading": to load a kernel may take a synchronization of the context; an H100 waits.
+  wait_implicitly(lock, *context);
   auto state = std::make_shared<ModuleState>();
   state->context = context;
   state->file = unpack(image);
@@ -81,7 +83,7 @@ Result cuModuleLoadData(Lock& lock, Module* module, void const* image) {
   return Result::success;
 }
 
-Result cuModuleUnload(Lock& /*lock*/, Module module) {
+Result cuModuleUnload(Lock& lock, Module module) {
   auto const context = current_even_if_lost();
   if (context->error == Result::success) refuse_during_capture();
   auto const state = machine().modules.at(module);
@@ -90,6 +92,7 @@ Result cuModuleUnload(Lock& /*lock*/, Module module) {
     violation("cuModuleUnload of a module whose kernels are still queued or running");
   machine().functions.erase_if([&](FunctionState const& function) { return function.module == state; });
   machine().modules.erase(module);
+  wait_implicitly(lock, *context);  // seen on an H100 (docs/gpu-results.md)
   return context->error;
 }
 

@@ -93,6 +93,7 @@ std::shared_ptr<Completion> submit(std::shared_ptr<StreamState> const& stream, C
   auto completion = std::make_shared<Completion>();
   completion->clock = stream->clock;
   command.completion = completion;
+  command.place = ++all.submissions;
   stream->last = completion;
   stream->commands.push_back(std::move(command));
   if (!stream->has_worker) start_worker(stream);
@@ -105,6 +106,19 @@ Result await(Lock& lock, ContextState const& context, std::shared_ptr<Completion
   if (context.error != Result::success) return context.error;
   host_knows(completion->clock);
   return completion->result;
+}
+
+void wait_implicitly(Lock& lock, ContextState& context) {
+  auto& all = machine();
+  if (all.hardware_queues == 0) return;
+  auto const kept = context.shared_from_this();  // the lock is let go meanwhile
+  auto const last = all.submissions;
+  all.changed.wait(lock, [&] {
+    auto const is_done = [&](std::shared_ptr<StreamState> const& stream) {
+      return stream->context != kept || stream->commands.empty() || stream->commands.front().place > last;
+    };
+    return kept->error != Result::success || std::ranges::all_of(all.working, is_done);
+  });
 }
 
 Result ask(std::shared_ptr<Completion> const& completion) {

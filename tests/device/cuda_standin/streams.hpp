@@ -32,6 +32,8 @@ struct Command {
   std::vector<std::shared_ptr<Completion>> waits;  ///< what has to be done before it begins
   std::function<bool()> until;                     ///< what else has to hold, asked again and again; may be empty
   Result fault = Result::success;                  ///< how it is to fail when its turn comes
+  std::uint64_t place = 0;                         ///< among all that was submitted
+  bool begun = false;
   std::shared_ptr<Completion> completion;
 };
 
@@ -73,6 +75,10 @@ std::shared_ptr<Completion> submit(std::shared_ptr<StreamState> const& stream, C
 
 /// Sleeps until a completion is done, or its context lost; then the host knows of it.
 Result await(Lock& lock, ContextState const& context, std::shared_ptr<Completion> const& completion);
+
+/// What a call does that may wait for all work of its GPU: it waits where hardware queues are shared, as in programs
+/// that find out about it.
+void wait_implicitly(Lock& lock, ContextState& context);
 
 /// Whether a completion is done (null: it is), without sleeping; then the host knows of it.
 Result ask(std::shared_ptr<Completion> const& completion);

@@ -190,7 +190,7 @@ Result cuMemMap(Lock& /*lock*/, DevicePointer at, std::size_t bytes, std::size_t
   return Result::success;
 }
 
-Result cuMemUnmap(Lock& /*lock*/, DevicePointer at, std::size_t bytes) {
+Result cuMemUnmap(Lock& lock, DevicePointer at, std::size_t bytes) {
   auto mappings = mappings_of(at, bytes);
   for (auto& mapping : mappings) {
     auto const& context = machine().device(mapping->device).primary;
@@ -198,6 +198,10 @@ Result cuMemUnmap(Lock& /*lock*/, DevicePointer at, std::size_t bytes) {
     forget_allocation(mapping, well ? "cuMemUnmap" : nullptr);
     if (mapping.use_count() == 1)
       withdraw_memory(mapping->base, mapping->bytes);  // else a command is in the middle of it
+  }
+  // cuda.h, cuMemUnmap (note_sync): it "exhibits synchronous behavior for most use cases". An H100 does not wait.
+  for (auto const& mapping : mappings) {
+    if (auto const context = machine().device(mapping->device).primary) wait_implicitly(lock, *context);
   }
   return Result::success;
 }

@@ -7,12 +7,29 @@
 namespace unimem::standin {
 namespace {
 
+/// Whether the hardware has come to a command, where streams share queues to it: a queue begins what is in there in the
+/// order in which it was submitted, and what waits at its front, for an event or a word, keeps all behind it from
+/// beginning, whatever their streams. CUDA Programming Guide, CUDA_DEVICE_MAX_CONNECTIONS; an order by words is not
+/// visible to the scheduler, which may "serialize them in an improper order" (cuda.h, cuStreamWaitValue32); an H100
+/// with one queue does (docs/gpu-results.md).
+bool is_at_front_of_hardware(StreamState const& stream) {
+  auto const queues = machine().hardware_queues;
+  if (queues == 0) return true;
+  auto const place = stream.commands.front().place;
+  return std::ranges::all_of(machine().working, [&](std::shared_ptr<StreamState> const& other) {
+    if (other->context != stream.context || other->number % queues != stream.number % queues) return true;
+    auto const next = std::ranges::find(other->commands, false, &Command::begun);
+    return next == other->commands.end() || next->place >= place;
+  });
+}
+
 /// Whether the worker has anything to do: begin the command at the front, or drop it.
 bool has_turn(StreamState const& stream) {
   if (stream.commands.empty()) return stream.destroyed;
   if (stream.context->breaking != Result::success) return true;
   if (stream.held || machine().held) return false;
   auto const& front = stream.commands.front();
+  if (!is_at_front_of_hardware(stream)) return false;
   if (!std::ranges::all_of(front.waits, [](auto const& wait) { return wait->done; })) return false;
   return !front.until || front.until();
 }
@@ -87,6 +104,8 @@ void work(std::shared_ptr<StreamState> const& stream) {
     if (stream->commands.empty()) break;
     auto& command = stream->commands.front();
     auto const completion = command.completion;
+    command.begun = true;
+    if (all.hardware_queues != 0) wake_workers();
     completion->result = carry_out(lock, *stream->context, command);
     completion->done = true;
     completion->at = std::chrono::steady_clock::now();
