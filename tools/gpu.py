@@ -73,7 +73,7 @@ STEPS = [
     Step("write-combined pieces", "device_cuda_test", "*WriteCombinedMemory*", tool="memcheck"),
     Step("60,000 pinned pieces", "device_cuda_steps_test", "*SixtyThousandPinnedPieces*"),
     Step("a kernel that strays", "kernel_cuda_test", "*Stray*"),
-    Step("growth to most of the memory", "device_cuda_steps_test", "*GrowsToMostOfTheMemory*"),
+    Step("growth to most of the memory", "device_cuda_steps_test", "*GrowToMostOfTheMemory*"),
 ]
 
 

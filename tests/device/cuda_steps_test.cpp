@@ -1,11 +1,11 @@
 #include <unimem/core/error.hpp>
-#include <unimem/pool/memory_pool.hpp>
 
 #include "core/sizes.hpp"
 #include "device/conformance_fixture.hpp"
 #include "device/cuda/driver.hpp"
 #include "device/cuda_fixture.hpp"
 #include "device/pieces.hpp"
+#include "device/reserved_pages.hpp"
 
 #include <algorithm>
 #include <array>
@@ -177,41 +177,37 @@ TEST_F(CudaSteps, SixtyThousandPinnedPiecesGoAgainAndAgain) {
   EXPECT_GT(round, 0U);
 }
 
-TEST_F(CudaSteps, APoolGrowsToMostOfTheMemoryAndGivesItBack) {
+TEST_F(CudaSteps, PagesGrowToMostOfTheMemoryAndGoBack) {
   auto& gpu = device(first_gpu());
   bool const little = is_standin(gpu);
   if (gpu.pages() == nullptr) GTEST_SKIP() << "the GPU maps no pages";
+  auto& source = *gpu.pages();
   auto const free = gpu.memory_info().free_bytes;
   std::size_t const step = little ? 64 * MiB : 1024 * MiB;
-  auto const blocks = std::max<std::size_t>((little ? std::min(free, 256 * MiB) : free) / 10 * 9 / step, 1);
-  PoolOptions options;
-  options.backing = PoolBacking::pages;
-  MemoryPool pool{gpu, Location::device, options};
-  std::vector<Allocation> all;
-  auto const begin = steady_clock::now();
-  for (std::size_t i = 0; i < blocks; ++i) all.push_back(pool.acquire(step));
-  Seconds const grown = steady_clock::now() - begin;
-  EXPECT_GE(pool.statistics().reserved_bytes, blocks * step);
+  auto const steps = std::max<std::size_t>((little ? std::min(free, 256 * MiB) : free) / 10 * 9 / step, 1);
   auto queue = gpu.create_queue();
-  for (std::size_t i = 0; i < blocks; ++i) {
-    for (auto const at : {std::size_t{0}, step - 16}) {
-      queue.fill(all[i].memory().window(at, 16), repeated(1, static_cast<unsigned char>(i + 1)));
+  Reserved range{source, steps * step};
+  auto const begin = steady_clock::now();
+  for (std::size_t i = 0; i < steps; ++i) range.map(i * step, source.create_pages(step));
+  Seconds const grown = steady_clock::now() - begin;
+  EXPECT_LE(gpu.memory_info().free_bytes, free - steps * step);
+  for (std::size_t i = 0; i < steps; ++i) {  // over the seams too
+    for (auto const at : {i * step, (i + 1) * step - 16}) {
+      queue.fill(range.memory(at, 16), repeated(1, static_cast<unsigned char>(i + 1)));
     }
   }
-  for (std::size_t i = 0; i < blocks; ++i) {
-    for (auto const at : {std::size_t{0}, step - 16}) {
+  for (std::size_t i = 0; i < steps; ++i) {
+    for (auto const at : {i * step, (i + 1) * step - 16}) {
       Bytes back(16);
-      queue.download(back.data(), all[i].memory().window(at, 16), back.size()).wait();
-      EXPECT_EQ(back, repeated(16, static_cast<unsigned char>(i + 1))) << "block " << i;
+      queue.download(back.data(), range.memory(at, 16), back.size()).wait();
+      EXPECT_EQ(back, repeated(16, static_cast<unsigned char>(i + 1))) << "step " << i;
     }
   }
-  all.clear();
   auto const middle = steady_clock::now();
-  pool.trim(0);
+  for (std::size_t i = 0; i < steps; ++i) source.free_pages(range.unmap(i * step, step));
   Seconds const shrunk = steady_clock::now() - middle;
-  EXPECT_EQ(pool.statistics().reserved_bytes, 0U);
   EXPECT_GE(gpu.memory_info().free_bytes, free / 10 * 9) << "it came back";
-  std::printf("step: %zu MiB in %.2f s, given back in %.2f s\n", blocks * step / MiB, grown.count(), shrunk.count());
+  std::printf("step: %zu MiB in %.2f s, given back in %.2f s\n", steps * step / MiB, grown.count(), shrunk.count());
 }
 
 }  // namespace

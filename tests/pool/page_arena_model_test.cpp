@@ -231,7 +231,7 @@ TEST(PageArenaTightness, MixedSizesNeedLittleMore) {
   EXPECT_LT(tightness(large, 256 * KiB, 64 * MiB, 4096 * MiB), 1.08);
   ScriptedPages in_pieces{2 * MiB};
   in_pieces.pieces = 32;
-  EXPECT_LT(tightness(in_pieces, 256 * KiB, 1024 * MiB, 8192 * MiB), 1.2);
+  EXPECT_LT(tightness(in_pieces, 256 * KiB, 1024 * MiB, 8192 * MiB), 1.05);
 }
 
 }  // namespace

@@ -32,7 +32,8 @@ class ScriptedPages final : public PageSource {
   // What the test decides.
   std::function<void()> on_call;  ///< runs before every call that can throw; may throw in its place
   bool shifts = false;            ///< whether pages can move without their contents
-  std::size_t pieces = 0;         ///< this fraction of what is created is a piece, down to a page; 0: single pages
+  /// This fraction of what is created is a piece, from a page to 32 MiB; 0: single pages.
+  std::size_t pieces = 0;
   std::size_t capacity = SIZE_MAX / 4;
   std::size_t address_limit = SIZE_MAX / 4;  ///< the most bytes that one reservation can have
 
@@ -56,7 +57,7 @@ class ScriptedPages final : public PageSource {
 
   [[nodiscard]] std::size_t page_bytes() const noexcept override { return page_; }
   [[nodiscard]] std::size_t piece_bytes(std::size_t bytes) const noexcept override {
-    return pieces == 0 ? page_ : std::max(page_, std::bit_floor(bytes / pieces));
+    return pieces == 0 ? page_ : std::max(page_, std::bit_floor(std::min(bytes / pieces, std::size_t{32} << 20)));
   }
 
   [[nodiscard]] AddressRange reserve(std::size_t bytes) override {

@@ -97,7 +97,7 @@ class GpuSuite(unittest.TestCase):
 
     def test_steps_come_in_the_order_that_tells_most_soonest(self):
         marks = ["ListingMakesNoContext", "/plain", "DeviceConformance*-", "*-*Stray*", "StandsWaiting", "Capture",
-                 "DefaultStream", "StayInOrder", "WriteCombined", "SixtyThousand", "Stray*", "GrowsToMost"]
+                 "DefaultStream", "StayInOrder", "WriteCombined", "SixtyThousand", "Stray*", "GrowToMost"]
         places = []
         for mark in marks:
             begin = places[-1] + 1 if places else 0
