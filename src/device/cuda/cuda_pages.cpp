@@ -195,9 +195,8 @@ void CudaPages::admit(Device peer) {
   if (std::ranges::find(peers_, peer) != peers_.end()) return;
   for (auto piece = mapped_.begin(); piece != mapped_.end();) {  // neighbours of a reservation in one call
     auto const base = piece->first;
-    auto end = base;
-    do end = end_of(*piece++);
-    while (piece != mapped_.end() && piece->first == end && !reservations_.contains(end));
+    auto end = end_of(*piece++);
+    while (piece != mapped_.end() && piece->first == end && !reservations_.contains(end)) end = end_of(*piece++);
     if (!let_peer(peer, {base, end - base})) return;
   }
   peers_.push_back(peer);
