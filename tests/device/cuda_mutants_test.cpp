@@ -240,6 +240,25 @@ Finding copies_between(Device& gpu, Device& other) {
   return difference("another GPU's bytes did not come", downloaded(gpu, here.memory()) == repeated(1000, 9));
 }
 
+/// Pages are mapped though another GPU, which had access to those before, is refused it now.
+Finding maps_beside_a_refusal(Device& gpu, Device& other) {
+  Allocated const here{other, 100}, there{gpu, 100};
+  QuietEnd const end;
+  auto queue = other.create_queue();
+  queue.copy(here.memory(), gpu, there.memory(), 100).wait();
+  auto& source = *gpu.pages();
+  Reserved range{source, source.page_bytes()};
+  auto const asked = standin_control().calls("cuMemSetAccess");
+  standin_control().fail("cuMemSetAccess", 2, detail::cuda::Result::invalid_device, standin::FaultKind::once);
+  range.map(0, source.create_pages(source.page_bytes()));
+  if (standin_control().calls("cuMemSetAccess") != asked + 2) return "another GPU was not given access";
+  Bytes back(100);
+  auto own = gpu.create_queue();
+  own.fill(range.memory(0, 100), repeated(1, 4));
+  own.download(back.data(), range.memory(0, 100), 100).wait();
+  return difference("pages do not hold what was written there", back == repeated(100, 4));
+}
+
 /// Rows within a GPU, so far apart as the driver need not take.
 Finding copies_odd_rows(Device& gpu) {
   constexpr std::size_t pitch = 1501, rows = 20, width = 1000;
@@ -479,6 +498,7 @@ std::vector<Finding> findings() {
   drill([&] { return allocates_beside_a_capture(device("cuda:0,allocator=async")); });
   drill([&] { return launches_a_graph(gpu); });
   drill([&] { return copies_between(gpu, other); });
+  drill([&] { return maps_beside_a_refusal(gpu, other); });
   drill([&] { return copies_odd_rows(gpu); });
   drill([&] { return reaches_combined_memory(device("cuda:0,write_combined=1")); });
   drill([&] { return finds_a_compiler(); });
