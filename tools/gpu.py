@@ -4,9 +4,10 @@
     tools/gpu.py [--build-only | --built] [--only PART]… [--seconds N]
 
 It needs a compiler, CMake, make or Ninja, this Python, and .gpu/, which `./dev gpu --prepare` fills on a machine with a
-network. It runs the suites that the build lists in hardware_suites.txt on cuda:0, the Python bindings beside CuPy and PyTorch
-where these, pytest and Python's headers are installed, compute-sanitizer over the core of the suites where it is, and the GPU
-benchmarks; prints one table; and writes it to build/gpu/results.md.
+network. On cuda:0 it runs first the steps of STEPS, from what can hardly go wrong to what may end the driver, each within a
+minute, so that what is learnt soon is learnt first; then what is left of the suites that the build lists in hardware_suites.txt,
+the Python bindings beside CuPy and PyTorch where these, pytest and Python's headers are installed, compute-sanitizer over the
+core of the suites where it is, and the GPU benchmarks; prints one table; and writes it to build/gpu/results.md.
 
 Exit 0 if everything was green and every speed reached; 3 if all was right and some speed was not reached; 1 otherwise,
 also where there is no GPU or no driver, which is told after the build.
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CARRIED = ROOT / ".gpu"
 BUILD = ROOT / "build" / "gpu"
 OLDEST_CMAKE = (3, 25)
-PARTS = ("suites", "python", "sanitizers", "benchmarks")
+PARTS = ("steps", "suites", "python", "sanitizers", "benchmarks")
 
 # What compute-sanitizer looks at: tool, program, which of its tests, seconds. The tests make calls on purpose that a driver
 # refuses, so refusals are no findings. Left out is what takes all memory, of which the tool wants a share, and what strays.
@@ -43,6 +44,36 @@ SANITIZED = [
     ("memcheck", "stream_cuda_test", "*", 60),
     ("racecheck", "stream_cuda_test", "*", 60),
     ("initcheck", "kernel_cuda_test", "*SourceKernels*", 40),
+]
+
+
+class Step(NamedTuple):
+    """Tests that are run before all others, in the order of STEPS."""
+
+    what: str
+    program: str
+    tests: str  # as GoogleTest filters them
+    environment: "dict[str, str]" = {}
+    tool: str = ""  # of compute-sanitizer
+
+
+STEP_SECONDS = 60.0
+OF_STEPS = "device_cuda_steps_test"  # has nothing but steps
+STEPS = [
+    Step("the list of devices, without a context", "device_cuda_steps_test", "*ListingMakesNoContext*"),
+    Step("plain conformance", "device_cuda_test", "*DeviceConformance*/plain"),
+    Step("all conformance of devices", "device_cuda_test", "*DeviceConformance*-*DeviceConformance*/plain"),
+    Step("all conformance of pools", "pool_cuda_test", "*"),
+    Step("kernels", "kernel_cuda_test", "*-*Stray*"),
+    Step("a coroutine that stands waiting", "device_cuda_test", "*WhileACoroutineStandsWaiting*:*WhileAnotherStandsWaiting*"),
+    Step("a capture of the user's", "device_cuda_test", "*ACaptureOfTheUsersAndTheLibrarysWork*"),
+    Step("a thread's own default stream", "device_cuda_test", "*AThreadsOwnDefaultStreamIsRefused*"),
+    Step("order with one hardware queue", "device_cuda_steps_test", "*StreamsStayInOrderWhile*",
+         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+    Step("write-combined pieces", "device_cuda_test", "*WriteCombinedMemory*", tool="memcheck"),
+    Step("60,000 pinned pieces", "device_cuda_steps_test", "*SixtyThousandPinnedPieces*"),
+    Step("a kernel that strays", "kernel_cuda_test", "*Stray*"),
+    Step("growth to most of the memory", "device_cuda_steps_test", "*GrowToMostOfTheMemory*"),
 ]
 
 
@@ -138,6 +169,50 @@ def suite_row(name: str, outcome: Outcome) -> Row:
     return Row(name, said, "ok" if outcome.green else "FAILED", outcome.seconds)
 
 
+def wrapped(tool: str, name: str, log: Path) -> "list[str]":
+    """compute-sanitizer before a program. Each call says of itself whether it was refused; looked for is what kernels do."""
+    wrapper = [tool, "--tool", name, "--error-exitcode", "86", "--print-limit", "20", "--log-file", str(log)]
+    return wrapper + (["--report-api-errors", "no"] if name == "memcheck" else [])
+
+
+def step_row(step: Step, end: float, left_out: "list[str]", failures: "list[str]") -> Row:
+    wrapper: "list[str]" = []
+    if step.tool:
+        tool = compute_sanitizer()
+        if tool is None:
+            left_out.append(f"{step.what}: compute-sanitizer is not installed here")
+            return Row(step.what, "compute-sanitizer is not installed", "not run", 0)
+        wrapper = wrapped(tool, step.tool, BUILD / f"step-{step.tool}.log")
+    limit = min(STEP_SECONDS, end - time.monotonic())
+    if limit < 5:
+        return Row(step.what, "time was up", "FAILED", 0)
+    before = {name: os.environ.get(name) for name in step.environment}
+    os.environ.update(step.environment)
+    try:
+        outcome = run_suite(BUILD, step.program, limit, wrapper=wrapper, tests=step.tests)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    with (BUILD / "steps.log").open("a", encoding="utf-8") as log:
+        log.write("\n".join([f"== {step.what}", *outcome.output]) + "\n")
+    left_out += [f"{test}: {why}" for test, why in outcome.skipped.items()]
+    failures += [f"{step.program}: {test}" for test in outcome.failed] + outcome.problems
+    row = suite_row(step.what, outcome)
+    if not outcome.passed and not outcome.failed and not outcome.problems and outcome.skipped:
+        row = row._replace(verdict="not run")
+    told = [line[len("step: "):] for line in outcome.output if line.startswith("step: ")]
+    return row._replace(result="; ".join([row.result, *told]))
+
+
+def left_of(program: str, steps_ran: bool) -> str:
+    """What of a suite the steps have not run, as GoogleTest filters it; empty if that is nothing."""
+    done = [step.tests.partition("-")[0] for step in STEPS if step.program == program and not step.tool] if steps_ran else []
+    return "" if "*" in done or (steps_ran and program == OF_STEPS) else "*-" + ":".join(done) if done else "*"
+
+
 def python_row(end: float, left_out: "list[str]") -> Row:
     """The bindings beside the libraries that compute on a GPU."""
     what, python, report = "python bindings", callers_python(), BUILD / "python_results.xml"
@@ -178,10 +253,7 @@ def sanitizer_rows(end: float, left_out: "list[str]") -> "list[Row]":
     rows = []
     for name, program, tests, seconds in SANITIZED:
         log = BUILD / f"{name}-{program}.log"
-        # Each call says of itself whether it was refused; what is looked for is what kernels do.
-        wrapper = [tool, "--tool", name, "--error-exitcode", "86", "--print-limit", "20", "--log-file", str(log)]
-        if name == "memcheck":
-            wrapper += ["--report-api-errors", "no"]
+        wrapper = wrapped(tool, name, log)
         limit = min(seconds, end - time.monotonic())
         if limit < 5:
             rows.append(Row(f"{name}: {program}", "time was up", "FAILED", 0))
@@ -280,9 +352,16 @@ def main(arguments: "list[str]") -> int:
     left_out: "list[str]" = []
     failures: "list[str]" = []
     suites = (BUILD / "hardware_suites.txt").read_text(encoding="utf-8").split()
+    (BUILD / "steps.log").unlink(missing_ok=True)
+    for step in STEPS if "steps" in parts else []:
+        print(f"== {step.what}", file=sys.stderr, flush=True)
+        rows.append(step_row(step, end, left_out, failures))
     for program in suites if "suites" in parts else []:
+        tests = left_of(program, "steps" in parts)
+        if not tests:
+            continue
         print(f"== {program}", file=sys.stderr, flush=True)
-        outcome = run_suite(BUILD, program, max(5.0, min(120, end - time.monotonic())))
+        outcome = run_suite(BUILD, program, max(5.0, min(120, end - time.monotonic())), tests=tests)
         (BUILD / f"{program}.log").write_text("\n".join(outcome.output) + "\n", encoding="utf-8")
         rows.append(suite_row(program, outcome))
         left_out += [f"{test}: {why}" for test, why in outcome.skipped.items()]

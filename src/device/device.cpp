@@ -66,6 +66,10 @@ PageSource::~PageSource() = default;
 
 MemoryExporter::~MemoryExporter() = default;
 
+std::size_t PageSource::piece_bytes(std::size_t /*bytes*/) const noexcept {
+  return page_bytes();
+}
+
 AddressRange PageSource::reserve_undumped(std::size_t bytes) {
   return reserve(bytes);
 }

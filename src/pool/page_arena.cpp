@@ -80,17 +80,17 @@ Span* PageArena::gather(std::size_t bytes, std::size_t alignment, std::size_t cr
   if (auto* const span = take(bytes, alignment, end)) return span;
   if (bytes > most_bytes) return nullptr;
   auto const size = rounded(bytes);
-  auto const found = plan_.collect(map_.page_up(size));
-  if (map_.page_up(size) - found > create) return nullptr;
+  auto const wanted = map_.page_up(size), found = plan_.collect(wanted);
+  if (found < wanted && wanted - found > create) return nullptr;
   auto const site = plan_.site(size, alignment);
-  return make(site, site.missing - plan_.bytes(), size, alignment, end);
+  return make(site, site.missing - std::min(site.missing, plan_.bytes()), size, alignment, end);
 }
 
 std::size_t PageArena::gather_free(std::size_t most, std::stop_token const& stop) {
   auto const before = counts_.moved_bytes;
   auto const all = plan_.collect(std::max(map_.free_in_pages(), page_));
   if (plan_.pieces().size() < 2) return 0;
-  auto site = plan_.site(all, 1);
+  auto site = plan_.site_of_all();
   if (plan_.bytes() > most) {
     plan_.collect(all);
     site = plan_.site_within(most);
@@ -128,6 +128,7 @@ std::size_t PageArena::trim(std::size_t keep) noexcept {
         continue;  // the sum returned says that they stayed
       }
       reserved_ -= piece.range.bytes;
+      map_.pieces().remove(piece.range);
       give_up_if_empty(map_.settle(map_.cut(*piece.span, piece.range.base, piece.range.bytes), SpanKind::hole));
     }
   } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch)
@@ -182,7 +183,10 @@ Span* PageArena::assemble(SpanMap::Site site, std::size_t fresh, std::stop_token
 }
 
 void PageArena::add_fresh(Span& growing, bool upwards, std::size_t bytes) {
-  source_.populate(beside(growing, upwards, bytes));
+  auto const range = beside(growing, upwards, bytes);
+  PagePieces fresh{range, source_.piece_bytes(bytes), page_};
+  source_.populate(range);
+  map_.pieces().add(std::move(fresh));
   reserved_ += bytes;
   map_.extend(growing, upwards, bytes);
 }
@@ -190,16 +194,19 @@ void PageArena::add_fresh(Span& growing, bool upwards, std::size_t bytes) {
 void PageArena::add_piece(Span& growing, bool upwards, PagePlan::Piece const& piece) {
   map_.provide_spares();
   auto const bytes = piece.range.bytes;
+  auto const to = beside(growing, upwards, bytes);
   bool lost = false;
   try {
-    move_pages(piece.range, beside(growing, upwards, bytes), lost);
+    move_pages(piece.range, to, lost);
   } catch (...) {
     if (lost) {
       reserved_ -= bytes;
+      map_.pieces().remove(piece.range);
       map_.settle(map_.cut(*piece.span, piece.range.base, bytes), SpanKind::hole);
     }
     throw;
   }
+  map_.pieces().move(piece.range, to.base);
   map_.extend(growing, upwards, bytes);
   map_.settle(map_.cut(*piece.span, piece.range.base, bytes), SpanKind::hole);
   ++counts_.pieces;

@@ -15,7 +15,7 @@ std::size_t PagePlan::collect(std::size_t bytes) {
     if (run.bytes == 0) return true;
     if (run.bytes > bytes - sum) {
       auto& last = last_piece(span, bytes - sum);
-      run = {map_.whole_pages(last).base, bytes - sum};
+      run = map_.first_of(map_.whole_pages(last), bytes - sum);
       pieces_.push_back({&last, run});
     } else {
       pieces_.push_back({&span, run});
@@ -29,26 +29,52 @@ std::size_t PagePlan::collect(std::size_t bytes) {
 Span& PagePlan::last_piece(Span& largest, std::size_t bytes) const noexcept {
   auto* const best = map_.free().best_fit(bytes, map_.page());
   auto const is_best = [best](Piece const& piece) { return piece.span == best; };
-  return best != nullptr && std::ranges::none_of(pieces_, is_best) ? *best : largest;
+  bool const serves = best != nullptr && map_.whole_pages(*best).bytes >= bytes;
+  return serves && std::ranges::none_of(pieces_, is_best) ? *best : largest;
 }
 
 SpanMap::Site PagePlan::site(std::size_t bytes, std::size_t alignment) noexcept {
-  for (auto piece = pieces_.begin(); piece != pieces_.end(); ++piece) {
-    if (piece->range.bytes != map_.whole_pages(*piece->span).bytes) continue;
-    auto const site = map_.site_beside(*piece->span, bytes, alignment);
-    if (site.span == nullptr || site.hole->bytes / 2 > site.missing) continue;
-    // It stays where it is; and its ends, which no piece could have brought along, may make up for pages of others.
-    pieces_.erase(piece);
-    for (auto moving = this->bytes(); moving > site.missing;) {
-      auto& last = pieces_.back().range.bytes;
-      auto const less = std::min(last, moving - site.missing);
-      moving -= less;
-      last -= less;
-      if (last == 0) pieces_.pop_back();
-    }
+  if (auto const site = staying(bytes, alignment, Ends::count); site.span != nullptr) {
+    leave_out(this->bytes() - std::min(this->bytes(), site.missing));
     return site;
   }
-  return {nullptr, map_.holes().best_fit(map_.page_up(bytes), 1), true, map_.page_up(bytes)};
+  return elsewhere(std::max(map_.page_up(bytes), this->bytes()));
+}
+
+SpanMap::Site PagePlan::site_of_all() noexcept {
+  auto const all = bytes();
+  auto const site = staying(all, 1, Ends::do_not_count);
+  return site.span != nullptr ? site : elsewhere(all);
+}
+
+SpanMap::Site PagePlan::staying(std::size_t bytes, std::size_t alignment, Ends ends) noexcept {
+  for (auto piece = pieces_.begin(); piece != pieces_.end(); ++piece) {
+    auto const whole = map_.whole_pages(*piece->span).bytes;
+    if (piece->range.bytes != whole) continue;
+    auto const in_ends = ends == Ends::count ? 0 : piece->span->bytes - whole;
+    auto const site = map_.site_beside(*piece->span, bytes + in_ends, alignment);
+    if (site.span == nullptr || site.hole->bytes / 2 > site.missing) continue;
+    // The last of those that come may be larger than what is missing.
+    if (site.hole->bytes - site.missing < map_.pieces().largest()) continue;
+    pieces_.erase(piece);
+    return site;
+  }
+  return {};
+}
+
+SpanMap::Site PagePlan::elsewhere(std::size_t bytes) const noexcept {
+  return {nullptr, map_.holes().best_fit(bytes, 1), true, bytes};
+}
+
+void PagePlan::leave_out(std::size_t bytes) noexcept {
+  while (bytes != 0 && !pieces_.empty()) {
+    auto& last = pieces_.back().range;
+    auto const kept = last.bytes > bytes ? map_.first_of(last, last.bytes - bytes) : AddressRange{last.base, 0};
+    bytes -= last.bytes - kept.bytes;
+    last = kept;
+    if (last.bytes != 0) return;  // what is left of it is one piece, or as much as was wanted
+    pieces_.pop_back();
+  }
 }
 
 SpanMap::Site PagePlan::site_within(std::size_t most) noexcept {

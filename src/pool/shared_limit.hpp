@@ -132,6 +132,9 @@ class SharedPages final : public PageSource {
   SharedPages(PageSource& source, LimitShare& share) noexcept : source_(source), share_(share) {}
 
   [[nodiscard]] std::size_t page_bytes() const noexcept override { return source_.page_bytes(); }
+  [[nodiscard]] std::size_t piece_bytes(std::size_t bytes) const noexcept override {
+    return source_.piece_bytes(bytes);
+  }
   [[nodiscard]] AddressRange reserve(std::size_t bytes) override { return source_.reserve(bytes); }
   [[nodiscard]] AddressRange reserve_undumped(std::size_t bytes) override { return source_.reserve_undumped(bytes); }
   void give_up(AddressRange range) noexcept override { source_.give_up(range); }

@@ -18,9 +18,13 @@ SpanMap::SpanMap(std::size_t page, std::size_t granule) noexcept
     : page_(page), granule_(granule), free_(std::max<std::size_t>(granule, 1)), holes_(page) {}
 
 AddressRange SpanMap::whole_pages(Span const& span) const noexcept {
-  auto const begin = align_up(span.base, page_);
-  auto const end = span.end() & ~(std::uintptr_t{page_} - 1);
+  auto const begin = pieces_.at_or_after(align_up(span.base, page_));
+  auto const end = pieces_.at_or_before(span.end() & ~(std::uintptr_t{page_} - 1));
   return begin < end ? AddressRange{begin, end - begin} : AddressRange{begin, 0};
+}
+
+AddressRange SpanMap::first_of(AddressRange whole, std::size_t bytes) const noexcept {
+  return {whole.base, pieces_.at_or_after(whole.base + page_up(bytes)) - whole.base};
 }
 
 AddressRange SpanMap::free_around(Span const& span) const noexcept {

@@ -2,6 +2,7 @@
 
 #include <unimem/device/detail/pages.hpp>
 
+#include "pool/page_pieces.hpp"
 #include "pool/span_index.hpp"
 
 #include <cstddef>
@@ -47,7 +48,13 @@ class SpanMap {
 
   [[nodiscard]] std::size_t page() const noexcept { return page_; }
   [[nodiscard]] std::size_t page_up(std::size_t bytes) const noexcept { return align_up(bytes, page_); }
+  /// What of a span can be taken away: its whole pages, but for those at its ends that are parts of larger pieces.
   [[nodiscard]] AddressRange whole_pages(Span const& span) const noexcept;
+  /// As little from the begin of such memory as can be taken away and is at least so much (which it has).
+  [[nodiscard]] AddressRange first_of(AddressRange whole, std::size_t bytes) const noexcept;
+  /// The pieces that memory was created in.
+  [[nodiscard]] PagePieces& pieces() noexcept { return pieces_; }
+  [[nodiscard]] PagePieces const& pieces() const noexcept { return pieces_; }
 
   [[nodiscard]] SpanIndex const& free() const noexcept { return free_; }
   [[nodiscard]] SpanIndex const& holes() const noexcept { return holes_; }
@@ -101,6 +108,7 @@ class SpanMap {
   std::size_t const granule_;
   SpanIndex free_;
   SpanIndex holes_;
+  PagePieces pieces_;
   std::size_t free_in_pages_ = 0;
   std::vector<Reservation> reservations_;
   std::vector<std::unique_ptr<Span[]>> descriptors_;

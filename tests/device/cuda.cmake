@@ -73,6 +73,13 @@ endif()
 unimem_test(device_cuda_order_test SOURCES cuda_order_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
 unimem_on_standin(device_cuda_order_test)
 
+# Steps of `./dev gpu` of a size or a setting of their own; the first looks at a process that has done nothing yet.
+unimem_test(device_cuda_steps_test SOURCES cuda_steps_test.cpp LABELS cuda TIMEOUT 120 WHOLE)
+unimem_on_standin(device_cuda_steps_test)
+unimem_on_hardware(device_cuda_steps_test)
+set_property(TEST device_cuda_steps_test APPEND PROPERTY ENVIRONMENT UNIMEM_CUDA_STANDIN_VIOLATIONS=abort
+             UNIMEM_CUDA_STANDIN_CAPACITY=1073741824 CUDA_DEVICE_MAX_CONNECTIONS=1)
+
 # Which GPUs it finds, once in each process.
 unimem_test(device_cuda_visible_test SOURCES cuda_visible_test.cpp LABELS cuda TIMEOUT 60)
 unimem_on_standin(device_cuda_visible_test)

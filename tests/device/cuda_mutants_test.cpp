@@ -1,24 +1,34 @@
 #include "mutants.hpp"
 
 #include <unimem/core/error.hpp>
+#include <unimem/device/cuda.hpp>
 #include <unimem/device/discovery.hpp>
 
 #include "device/conformance_fixture.hpp"
+#include "device/coroutine_task.hpp"
 #include "device/cuda/driver.hpp"
+#include "device/cuda/nvrtc.hpp"
 #include "device/cuda_fixture.hpp"
 #include "device/gate.hpp"
 #include "device/reserved_pages.hpp"
+#include "device/temporary_folder.hpp"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <ostream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 // Bugs planted in the CUDA backend: each has to be noticed on the stand-in driver, by wrong bytes, by what the driver
@@ -126,6 +136,197 @@ Finding lives_beside_a_capture(Device& gpu) {
     static_cast<void>(driver.cuStreamDestroy(stream));
   });
   return difference("a capture of the user's was broken", result == detail::cuda::Result::success);
+}
+
+/// Goes on when one event has come, and then stands waiting for another, until that is there or nobody believes in it.
+Task stands_waiting(Event begins, std::promise<void>& begun, Event awaited, std::atomic<bool> const& given_up) {
+  co_await begins;
+  begun.set_value();
+  while (!awaited.ready() && !given_up) std::this_thread::yield();
+}
+
+Finding raises_beside_coroutines(Device& gpu) {
+  auto& cpu = device("cpu");
+  Allocated const there{gpu, 100};
+  QuietEnd const end;
+  auto ours = cpu.create_queue(), others = cpu.create_queue();
+  auto queue = gpu.create_queue();
+  std::optional<Gate> work{ours}, begins{others};
+  queue.wait(ours.record());
+  auto const filled = queue.fill(there.memory(), repeated(1, 7));
+  std::promise<void> begun;
+  std::atomic<bool> given_up = false;
+  auto const task = stands_waiting(others.record(), begun, filled, given_up);
+  begins.reset();
+  begun.get_future().wait();
+  work.reset();
+  bool there_in_time = false;
+  for (int look = 0; look < 3000 && !there_in_time; ++look) {  // long enough for anything but for ever
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    there_in_time = filled.ready();
+  }
+  given_up = true;
+  task.get();
+  filled.wait();
+  return difference("a stream stands while a coroutine waits for it", there_in_time);
+}
+
+/// Streams of the user's that a queue can be made of, and one that it cannot.
+Finding adopts_streams(Device& gpu) {
+  try {
+    static_cast<void>(adopt_stream(gpu, reinterpret_cast<void*>(detail::cuda::per_thread_stream)));
+  } catch (InvalidArgument const&) {
+    return {};
+  }
+  return "a queue was made of as many streams as there are threads";
+}
+
+/// Blocks of the driver's pool come and go while somebody captures a stream that waits for the default stream.
+Finding allocates_beside_a_capture(Device& pooled) {
+  static auto const loaded = detail::cuda::load_driver();
+  auto const& driver = loaded.driver;
+  auto queue = pooled.create_queue();
+  detail::cuda::Stream stream = nullptr;
+  detail::cuda::Graph graph = nullptr;
+  queue.run_native([&](void*) {
+    static_cast<void>(driver.cuStreamCreate(&stream, 0));
+    static_cast<void>(driver.cuStreamBeginCapture(stream, detail::cuda::CaptureMode::relaxed));
+  });
+  Finding finding;
+  try {
+    Allocated const meanwhile{pooled, 100};
+  } catch (Error const& error) {
+    finding = error.what();
+  }
+  auto result = detail::cuda::Result::success;
+  queue.run_native([&](void*) {
+    result = driver.cuStreamEndCapture(stream, &graph);
+    if (graph != nullptr) static_cast<void>(driver.cuGraphDestroy(graph));
+    static_cast<void>(driver.cuStreamDestroy(stream));
+  });
+  if (!finding.empty()) return finding;
+  return difference("a capture of the user's was broken by a block", result == detail::cuda::Result::success);
+}
+
+Finding launches_a_graph(Device& gpu) {
+  Allocated const there{gpu, 400};
+  QuietEnd const end;
+  auto first = gpu.create_queue();
+  first.fill(there.memory(), repeated(1, 0)).wait();
+  std::array const arguments{memory_argument(there.memory()), scalar_argument(std::uint32_t{1})};
+  auto const graph = first.capture({{gpu.compile(add_kernel()), Range{100}, {arguments.begin(), arguments.end()}}});
+  {
+    std::vector<std::jthread> all;
+    for (int i = 0; i < 4; ++i) {
+      all.emplace_back([&] {
+        auto queue = gpu.create_queue();
+        for (int j = 0; j < 25; ++j) queue.run(graph);
+        queue.synchronize();
+      });
+    }
+  }
+  Bytes back(400);
+  first.download(back.data(), there.memory(), 400).wait();
+  return difference("a graph ran more or less often than it was launched", back[0] == std::byte{100});
+}
+
+Finding copies_between(Device& gpu, Device& other) {
+  Allocated const here{gpu, 1000}, there{other, 1000};
+  QuietEnd const end;
+  other.default_queue().fill(there.memory(), repeated(1, 9)).wait();
+  standin_control().fail("cuCtxEnablePeerAccess", 1, detail::cuda::Result::too_many_peers, standin::FaultKind::once);
+  auto queue = gpu.create_queue();
+  queue.copy(here.memory(), other, there.memory(), 1000).wait();
+  return difference("another GPU's bytes did not come", downloaded(gpu, here.memory()) == repeated(1000, 9));
+}
+
+/// Pages are mapped though another GPU, which had access to those before, is refused it now.
+Finding maps_beside_a_refusal(Device& gpu, Device& other) {
+  Allocated const here{other, 100}, there{gpu, 100};
+  QuietEnd const end;
+  auto queue = other.create_queue();
+  queue.copy(here.memory(), gpu, there.memory(), 100).wait();
+  auto& source = *gpu.pages();
+  Reserved range{source, source.page_bytes()};
+  auto const asked = standin_control().calls("cuMemSetAccess");
+  standin_control().fail("cuMemSetAccess", 2, detail::cuda::Result::invalid_device, standin::FaultKind::once);
+  range.map(0, source.create_pages(source.page_bytes()));
+  if (standin_control().calls("cuMemSetAccess") != asked + 2) return "another GPU was not given access";
+  Bytes back(100);
+  auto own = gpu.create_queue();
+  own.fill(range.memory(0, 100), repeated(1, 4));
+  own.download(back.data(), range.memory(0, 100), 100).wait();
+  return difference("pages do not hold what was written there", back == repeated(100, 4));
+}
+
+/// Rows within a GPU, so far apart as the driver need not take.
+Finding copies_odd_rows(Device& gpu) {
+  constexpr std::size_t pitch = 1501, rows = 20, width = 1000;
+  Allocated const from{gpu, rows * pitch}, to{gpu, rows * pitch};
+  QuietEnd const end;
+  auto const news = noise(rows * pitch, 5);
+  auto queue = gpu.create_queue();
+  queue.upload(from.memory(), news.data(), news.size());
+  queue.fill(to.memory(), repeated(1, 0));
+  std::vector<CopyPiece> pieces;
+  for (std::size_t row = 0; row < rows; ++row) pieces.push_back({row * pitch, row * pitch, width});
+  queue.copy(to.memory(), from.memory(), pieces).wait();
+  Bytes expected(rows * pitch);
+  for (auto const& piece : pieces) std::copy_n(&news[piece.from], width, &expected[piece.to]);
+  return difference("rows are not where they belong", downloaded(gpu, to.memory()) == expected);
+}
+
+/// A kernel moves pieces out of write-combined memory.
+Finding reaches_combined_memory(Device& combining) {
+  constexpr std::size_t count = 100, stride = 1000, length = 300;
+  Allocated const pinned{combining, count * stride, Location::pinned}, there{combining, count * stride};
+  QuietEnd const end;
+  auto* const memory = reinterpret_cast<std::byte*>(pinned.memory().object);
+  auto const news = noise(count * stride, 6);
+  std::ranges::copy(news, memory);
+  auto queue = combining.create_queue();
+  queue.fill(there.memory(), repeated(1, 0));
+  std::vector<CopyPiece> pieces;
+  Bytes expected(count * stride);
+  for (std::size_t i = 0; i < count; ++i) {
+    pieces.push_back({i * stride + i % 7, i * stride, length});
+    std::copy_n(&news[i * stride], length, &expected[i * stride + i % 7]);
+  }
+  if (auto const failure = queue.upload(there.memory(), memory, pieces).wait_for_error()) return message_of(failure);
+  return difference("pieces of write-combined memory did not come", downloaded(combining, there.memory()) == expected);
+}
+
+/// Of two compilers the newest does not know the GPU.
+Finding finds_a_compiler() {
+  TemporaryFolder const toolkit;
+  for (auto const& [name, oldest] : {std::pair{"libnvrtc.so.13", 90}, {"libnvrtc.so.12", 75}}) {
+    std::filesystem::copy_file(UNIMEM_NVRTC_STANDIN, toolkit / name);
+    std::ofstream(toolkit / (std::string(name) + ".oldest")) << oldest;
+  }
+  std::string const own = std::getenv("UNIMEM_NVRTC_LIBRARY");
+  unsetenv("UNIMEM_NVRTC_LIBRARY");
+  auto const found = detail::cuda::load_nvrtc(13000, {toolkit.path().string() + '/'}, 80);
+  setenv("UNIMEM_NVRTC_LIBRARY", own.c_str(), 1);
+  return difference("a compiler was taken that does not know the GPU", found.serves(80));
+}
+
+/// When a GPU is lost, another pins what comes then.
+Finding pins_after_a_loss(Device& first, Device& second) {
+  auto& control = standin_control();
+  static_cast<void>(first.memory_info());
+  auto const before = control.live().registered;
+  auto& cpu = device("cpu");
+  auto const pinned = cpu.allocate(100'000, Location::pinned);
+  static_cast<void>(second.memory_info());
+  cpu.release(pinned, Location::pinned);
+  control.lose(0, detail::cuda::Result::illegal_address);  // nobody has told the library yet
+  if (control.live().registered != before) return "memory stays pinned";
+  try {
+    Allocated const later{cpu, 100'000, Location::pinned};
+    return difference("nothing is pinned any more", control.live().registered == before + 1);
+  } catch (OutOfMemory const& refused) {
+    return refused.what();
+  }
 }
 
 Finding fills(Device& gpu) {
@@ -295,6 +496,15 @@ std::vector<Finding> findings() {
   drill([&] { return copies_in_order(gpu); });
   drill([&] { return waits_for_the_cpu(gpu); });
   drill([&] { return lives_beside_a_capture(gpu); });
+  drill([&] { return raises_beside_coroutines(gpu); });
+  drill([&] { return adopts_streams(gpu); });
+  drill([&] { return allocates_beside_a_capture(device("cuda:0,allocator=async")); });
+  drill([&] { return launches_a_graph(gpu); });
+  drill([&] { return copies_between(gpu, other); });
+  drill([&] { return maps_beside_a_refusal(gpu, other); });
+  drill([&] { return copies_odd_rows(gpu); });
+  drill([&] { return reaches_combined_memory(device("cuda:0,write_combined=1")); });
+  drill([&] { return finds_a_compiler(); });
   drill([&] { return fills(gpu); });
   drill([&] { return scatters(gpu); });
   drill([&] { return runs_a_kernel(gpu); });
@@ -319,12 +529,20 @@ TEST(CudaDrills, ALossIsNoticed) {
   EXPECT_EQ(notices_loss(device("cuda:1,memory=99MiB")), "");
 }
 
+TEST(CudaDrills, PinningOutlivesALoss) {
+  standin_control().reset();
+  EXPECT_EQ(pins_after_a_loss(device("cuda:0"), device("cuda:1")), "");
+}
+
 TEST_P(CudaMutants, IsFound) {
   detail::cuda::active_mutant = GetParam().mutant;
   std::vector<Finding> found;
   if (GetParam().mutant == Mutant::loss_overlooked) {
     standin_control().reset();
     found.push_back(notices_loss(device("cuda:1,memory=99MiB")));
+  } else if (GetParam().mutant == Mutant::pinned_by_the_lost) {
+    standin_control().reset();
+    found.push_back(pins_after_a_loss(device("cuda:0"), device("cuda:1")));
   } else {
     found = findings();
   }

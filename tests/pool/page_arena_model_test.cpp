@@ -130,11 +130,15 @@ struct Setting {
   std::size_t most;
   bool shifts;
   std::size_t whole_pages_from;
+  std::size_t pieces = 0;
 };
 
 class PageArenaModel : public ::testing::TestWithParam<Setting> {
  protected:
-  void SetUp() override { source.shifts = setting.shifts; }
+  void SetUp() override {
+    source.shifts = setting.shifts;
+    source.pieces = setting.pieces;
+  }
   void TearDown() override {
     user.give_all();
     user.check();
@@ -184,12 +188,14 @@ TEST_P(PageArenaModel, CallsThatFailAtAnyPointLoseNothing) {
   source.on_call = {};
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, PageArenaModel,
-                         ::testing::Values(Setting{1, page, 2 * MiB, false, 16}, Setting{2, page, 2 * MiB, true, 1},
-                                           Setting{3, page, 8 * MiB, true, 16},
-                                           Setting{4, 2 * MiB, 32 * MiB, false, 16},
-                                           Setting{5, 2 * MiB, 32 * MiB, false, 1},
-                                           Setting{2026, page, 512 * KiB, false, 1'000'000}));
+INSTANTIATE_TEST_SUITE_P(
+    Seeds, PageArenaModel,
+    ::testing::Values(Setting{1, page, 2 * MiB, false, 16}, Setting{2, page, 2 * MiB, true, 1},
+                      Setting{3, page, 8 * MiB, true, 16}, Setting{4, 2 * MiB, 32 * MiB, false, 16},
+                      Setting{5, 2 * MiB, 32 * MiB, false, 1}, Setting{2026, page, 512 * KiB, false, 1'000'000},
+                      // Large growth comes in pieces that only go as a whole.
+                      Setting{6, page, 16 * MiB, false, 16, 32}, Setting{7, page, 8 * MiB, true, 1, 4},
+                      Setting{8, 2 * MiB, 256 * MiB, false, 16, 8}));
 
 /// Peak reserved against peak in use, as pools are judged.
 double tightness(ScriptedPages& source, std::size_t smallest, std::size_t largest, std::size_t most_live) {
@@ -223,6 +229,9 @@ TEST(PageArenaTightness, MixedSizesNeedLittleMore) {
   ScriptedPages large{2 * MiB};
   large.shifts = true;
   EXPECT_LT(tightness(large, 256 * KiB, 64 * MiB, 4096 * MiB), 1.08);
+  ScriptedPages in_pieces{2 * MiB};
+  in_pieces.pieces = 32;
+  EXPECT_LT(tightness(in_pieces, 256 * KiB, 1024 * MiB, 8192 * MiB), 1.05);
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <vector>
 
@@ -30,6 +32,8 @@ class ScriptedPages final : public PageSource {
   // What the test decides.
   std::function<void()> on_call;  ///< runs before every call that can throw; may throw in its place
   bool shifts = false;            ///< whether pages can move without their contents
+  /// This fraction of what is created is a piece, from a page to 32 MiB; 0: single pages.
+  std::size_t pieces = 0;
   std::size_t capacity = SIZE_MAX / 4;
   std::size_t address_limit = SIZE_MAX / 4;  ///< the most bytes that one reservation can have
 
@@ -52,6 +56,9 @@ class ScriptedPages final : public PageSource {
   }
 
   [[nodiscard]] std::size_t page_bytes() const noexcept override { return page_; }
+  [[nodiscard]] std::size_t piece_bytes(std::size_t bytes) const noexcept override {
+    return pieces == 0 ? page_ : std::max(page_, std::bit_floor(std::min(bytes / pieces, std::size_t{32} << 20)));
+  }
 
   [[nodiscard]] AddressRange reserve(std::size_t bytes) override {
     call(bytes);
@@ -79,6 +86,10 @@ class ScriptedPages final : public PageSource {
     live_bytes += bytes;
     peak_bytes = std::max(peak_bytes, live_bytes);
     Numbers fresh;
+    auto const in_piece = piece_bytes(bytes) / page_;
+    for (auto left = bytes / page_; in_piece > 1 && left >= in_piece; left -= in_piece) {
+      piece_of_[next_number_ + (bytes / page_ - left)] = in_piece;
+    }
     for (std::size_t i = 0; i < bytes / page_; ++i) fresh.push_back(next_number_++);
     return park(fresh);
   }
@@ -143,7 +154,20 @@ class ScriptedPages final : public PageSource {
     Numbers numbers;
     for (auto it = first; it != last; ++it) numbers.push_back(it->second);
     behind.erase(first, last);
+    check_pieces(numbers);
     return numbers;
+  }
+
+  void check_pieces(Numbers const& numbers) const {
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      auto const after = piece_of_.upper_bound(numbers[i]);
+      if (after == piece_of_.begin()) continue;
+      auto const& [first, count] = *std::prev(after);
+      if (numbers[i] >= first + count) continue;
+      bool const begins = numbers[i] == first || (i > 0 && numbers[i - 1] + 1 == numbers[i]);
+      bool const ends = numbers[i] + 1 == first + count || (i + 1 < numbers.size() && numbers[i + 1] == numbers[i] + 1);
+      ASSERT_TRUE(begins && ends) << "a piece is cut";
+    }
   }
 
   [[nodiscard]] Pages park(Numbers numbers) {
@@ -156,6 +180,7 @@ class ScriptedPages final : public PageSource {
   std::uintptr_t next_address_ = std::uintptr_t{1} << 40;
   std::uintptr_t next_handle_ = 1;
   std::size_t next_number_ = 1;
+  std::map<std::size_t, std::size_t> piece_of_;  ///< the number of a piece's first page to how many it has
   std::map<std::uintptr_t, Numbers> parked_;
 };
 

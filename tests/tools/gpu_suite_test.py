@@ -95,6 +95,52 @@ class GpuSuite(unittest.TestCase):
             self.assertIn(program, SUITES)
 
 
+    def test_steps_come_in_the_order_that_tells_most_soonest(self):
+        marks = ["ListingMakesNoContext", "/plain", "DeviceConformance*-", "*-*Stray*", "StandsWaiting", "Capture",
+                 "DefaultStream", "StayInOrder", "WriteCombined", "SixtyThousand", "Stray*", "GrowToMost"]
+        places = []
+        for mark in marks:
+            begin = places[-1] + 1 if places else 0
+            places.append(next(i for i, step in enumerate(gpu.STEPS) if i >= begin and mark in step.tests))
+        self.assertEqual(places, sorted(places))
+        by_test = {step.tests: step for step in gpu.STEPS}
+        self.assertEqual(by_test["*StreamsStayInOrderWhile*"].environment, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"})
+        self.assertEqual(by_test["*WriteCombinedMemory*"].tool, "memcheck")
+        self.assertEqual(gpu.PARTS[0], "steps")
+        self.assertLessEqual(gpu.STEP_SECONDS, 60)
+        for step in gpu.STEPS:
+            self.assertTrue(not SUITES or step.program in SUITES, step)
+            negative = step.tests.partition("-")[2]
+            others = [other.tests for other in gpu.STEPS if other.program == step.program]
+            self.assertTrue(not negative or negative in others, f"{negative} is another step, or nobody runs it")
+
+    def test_the_rest_leaves_out_what_a_step_has_run(self):
+        self.assertEqual(gpu.left_of("buffer_cuda_test", True), "*")
+        self.assertEqual(gpu.left_of("device_cuda_test", False), "*")
+        self.assertEqual(gpu.left_of("pool_cuda_test", True), "")
+        self.assertEqual(gpu.left_of(gpu.OF_STEPS, True), "")
+        left = gpu.left_of("device_cuda_test", True)
+        self.assertIn("*DeviceConformance*", left)
+        self.assertNotIn("WriteCombined", left, "a tool may be missing")
+
+    def test_a_step_tells_what_its_tests_say_and_runs_in_its_environment(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "tests" / "device" / "suite"
+            program.parent.mkdir(parents=True)
+            program.write_text("#!/bin/sh\necho '[ RUN      ] A.one'\necho \"step: queues $UNIMEM_STEP of $1\"\n"
+                               "echo '[       OK ] A.one (1 ms)'\n", encoding="utf-8")
+            program.chmod(0o755)
+            build, gpu.BUILD = gpu.BUILD, Path(folder)
+            try:
+                step = gpu.Step("a step", "suite", "*one*", environment={"UNIMEM_STEP": "1"})
+                row = gpu.step_row(step, gpu.time.monotonic() + 30, [], [])
+            finally:
+                gpu.BUILD = build
+        self.assertEqual((row.what, row.verdict), ("a step", "ok"))
+        self.assertIn("1 passed, 0 failed, 0 not run; queues 1 of --gtest_filter=*one*", row.result)
+        self.assertNotIn("UNIMEM_STEP", gpu.os.environ)
+
+
 SUITES = Path(sys.argv.pop(1)).read_text(encoding="utf-8").split() if len(sys.argv) > 1 else []
 
 if __name__ == "__main__":

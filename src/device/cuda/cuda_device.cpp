@@ -298,7 +298,7 @@ bool CudaDevice::copies_from(unimem::Device const& other) const noexcept {
   return false;
 }
 
-void CudaDevice::reach(CudaDevice const& other) {
+void CudaDevice::reach(CudaDevice& other) {
   if (other.hardware_.device == hardware_.device) return;
   std::lock_guard const lock{reached_mutex_};
   if (std::ranges::find(reached_, &other) != reached_.end()) return;
@@ -307,6 +307,10 @@ void CudaDevice::reach(CudaDevice const& other) {
   // Where a GPU has as many peers as it can, copies between the two go all the same, only less directly.
   if (code != Result::peer_access_already_enabled && code != Result::too_many_peers) {
     health_.check(code, "cuCtxEnablePeerAccess");
+  }
+  // The source is made here if need be: it knows of this GPU before it maps anything.
+  if (other.options_.maps_pages) {
+    if (auto* const pages = other.over_pages(other.pages_)) pages->admit(hardware_.device);
   }
   reached_.push_back(&other);
 }

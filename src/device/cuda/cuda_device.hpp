@@ -95,8 +95,9 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   /// Whether its kernels reach pinned memory of the host by the host's addresses.
   [[nodiscard]] bool reaches_pinned_memory() const noexcept { return hardware_.reaches_pinned; }
 
-  /// Lets this GPU's copy engines reach another's memory directly, where the two can. Told once for each.
-  void reach(CudaDevice const& other);
+  /// Lets this GPU's copy engines reach another's memory directly, its pages included, where the two can. Told once for
+  /// each.
+  void reach(CudaDevice& other);
 
  protected:
   [[nodiscard]] std::unique_ptr<QueueBackend> make_queue() override;

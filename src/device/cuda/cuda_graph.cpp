@@ -93,6 +93,11 @@ CudaGraph::CudaGraph(ContextRef const& gpu, Health& health, std::span<const Prog
   health_.check(code, "cuGraphInstantiateWithFlags");
 }
 
+Result CudaGraph::launch(Stream stream) const noexcept {
+  std::lock_guard const lock{launch_mutex_};
+  return gpu_.driver.cuGraphLaunch(executable_, stream);
+}
+
 CudaGraph::~CudaGraph() {
   if (driver_gone()) return;
   CurrentContext const current{gpu_, std::nothrow};

@@ -28,10 +28,7 @@ class CudaGraph final : public CapturedRuns {
 
   [[nodiscard]] Context context() const noexcept { return gpu_.context; }
   /// Puts all of it into a stream. The context is current. Thread-safe.
-  [[nodiscard]] Result launch(Stream stream) const noexcept {
-    std::lock_guard const lock{launch_mutex_};
-    return gpu_.driver.cuGraphLaunch(executable_, stream);
-  }
+  [[nodiscard]] Result launch(Stream stream) const noexcept;
 
  private:
   ContextRef const& gpu_;

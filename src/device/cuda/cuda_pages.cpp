@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <iterator>
 #include <utility>
@@ -14,31 +15,23 @@
 namespace unimem::detail::cuda {
 namespace {
 
-/// The GPUs whose kernels and copies may reach a GPU's pages: itself, and those that have a way to it.
-std::vector<AccessDescription> everybody_near(Driver const& driver, Device device) {
-  std::vector<AccessDescription> result;
-  int count = 0;
-  static_cast<void>(driver.cuDeviceGetCount(&count));
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    Device other = 0;
-    int reaches = 0;
-    if (driver.cuDeviceGet(&other, ordinal) != Result::success) continue;
-    if (other != device && (driver.cuDeviceCanAccessPeer(&reaches, other, device) != Result::success || reaches == 0)) {
-      continue;
-    }
-    result.push_back({.location = {LocationType::device, other}, .flags = AccessFlags::read_write});
-  }
-  return result;
-}
+/// A piece is at most this fraction of the growth that it is made for, and at most so large: what is in use keeps no
+/// more than one at each of its ends from being given back.
+constexpr std::size_t pieces_of_a_growth = 32;
+constexpr std::size_t largest_piece = std::size_t{32} << 20;
 
 }  // namespace
 
 CudaPages::CudaPages(ContextRef const& gpu, Health& health, Device device, PageOwner& owner)
-    : gpu_(gpu), health_(health), owner_(owner), access_(everybody_near(gpu.driver, device)) {
+    : gpu_(gpu), health_(health), owner_(owner) {
   properties_.location = {LocationType::device, device};
   health_.check(gpu_.driver.cuMemGetAllocationGranularity(&page_bytes_, &properties_, Granularity::recommended),
                 "cuMemGetAllocationGranularity");
   page_bytes_ = std::bit_ceil(page_bytes_);
+}
+
+std::size_t CudaPages::piece_bytes(std::size_t bytes) const noexcept {
+  return std::max(page_bytes_, std::bit_floor(std::min(bytes / pieces_of_a_growth, largest_piece)));
 }
 
 AddressRange CudaPages::reserve(std::size_t bytes) {
@@ -75,13 +68,14 @@ Pages CudaPages::create_pages(std::size_t bytes) {
   owner_.take_for_pages(bytes);
   auto pages = std::make_unique<Parked>();
   try {
-    pages->reserve(bytes / page_bytes_);
-    for (std::size_t done = 0; done < bytes; done += page_bytes_) {
-      AllocationHandle handle = 0;
-      auto const code = gpu_.driver.cuMemCreate(&handle, page_bytes_, &properties_, 0);
+    auto const large = piece_bytes(bytes);
+    pages->reserve(bytes / large + large / page_bytes_);
+    for (std::size_t done = 0; done < bytes; done += pages->back().bytes) {
+      Piece piece{0, bytes - done >= large ? large : page_bytes_};
+      auto const code = gpu_.driver.cuMemCreate(&piece.handle, piece.bytes, &properties_, 0);
       if (code == Result::out_of_memory) refuse_memory(gpu_, bytes, "cuMemCreate");
       health_.check(code, "cuMemCreate");
-      pages->push_back(handle);
+      pages->push_back(piece);
     }
     auto const handle = reinterpret_cast<std::uintptr_t>(pages.get());
     std::lock_guard const lock{mutex_};
@@ -99,7 +93,7 @@ void CudaPages::free_pages(Pages pages) noexcept {
   {
     std::lock_guard const lock{mutex_};
     auto const found = parked_.find(pages.handle);
-    if (found == parked_.end() || found->second->size() * page_bytes_ != pages.bytes) {
+    if (found == parked_.end() || bytes_of(*found->second) != pages.bytes) {
       return complain("free_pages", "no such pages");
     }
     gone = std::move(found->second);
@@ -115,7 +109,7 @@ void CudaPages::map(AddressRange range, Pages pages) {
   std::lock_guard const lock{mutex_};
   check_range(range);
   auto const found = parked_.find(pages.handle);
-  if (found == parked_.end() || found->second->size() * page_bytes_ != pages.bytes) {
+  if (found == parked_.end() || bytes_of(*found->second) != pages.bytes) {
     throw InvalidArgument("pages", fmt::format("{:#x}", pages.handle), "pages that are mapped nowhere");
   }
   if (pages.bytes != range.bytes) {
@@ -125,22 +119,20 @@ void CudaPages::map(AddressRange range, Pages pages) {
   if (present(range) != 0) {
     throw InvalidArgument("range", fmt::format("{:#x}", range.base), "addresses that have nothing mapped there");
   }
-  auto const& handles = *found->second;
-  std::map<std::uintptr_t, AllocationHandle> mapped;
+  std::map<std::uintptr_t, Piece> mapped;
+  auto at = range.base;
   try {
-    for (std::size_t i = 0; i < handles.size(); ++i) {
-      auto const at = range.base + i * page_bytes_;
-      mapped.emplace(at, handles[i]);
-      auto const code = gpu_.driver.cuMemMap(at, page_bytes_, 0, handles[i], 0);
-      if (code != Result::success) mapped.erase(at);
-      health_.check(code, "cuMemMap");
+    for (auto const& piece : *found->second) {
+      mapped.emplace_hint(mapped.end(), at, piece);
+      health_.check(gpu_.driver.cuMemMap(at, piece.bytes, 0, piece.handle, 0), "cuMemMap");
+      at += piece.bytes;
     }
-    auto const code = gpu_.driver.cuMemSetAccess(range.base, range.bytes, access_.data(), access_.size());
-    health_.check(code, "cuMemSetAccess");
+    health_.check(let(properties_.location.id, range), "cuMemSetAccess");
   } catch (...) {
-    if (!mapped.empty()) health_.note(gpu_.driver.cuMemUnmap(range.base, mapped.size() * page_bytes_));
+    if (at != range.base) health_.note(gpu_.driver.cuMemUnmap(range.base, at - range.base));
     throw;
   }
+  std::erase_if(peers_, [&](Device peer) { return !let_peer(peer, range); });
   mapped_.merge(mapped);
   parked_.erase(found);
 }
@@ -150,12 +142,16 @@ Pages CudaPages::unmap(AddressRange range) {
   CurrentContext const current{gpu_};
   std::lock_guard const lock{mutex_};
   check_range(range);
-  if (present(range) * page_bytes_ != range.bytes) {
+  if (present(range) != range.bytes) {
     throw InvalidArgument("range", fmt::format("{:#x}", range.base), "addresses that have pages behind all of them");
   }
+  auto const first = mapped_.lower_bound(range.base), last = mapped_.lower_bound(range.base + range.bytes);
+  if (first == last || first->first != range.base || end_of(*std::prev(last)) != range.base + range.bytes) {
+    throw InvalidArgument("range", fmt::format("{:#x} of {} bytes", range.base, range.bytes),
+                          "whole pieces, as they were created");
+  }
   auto pages = std::make_unique<Parked>();
-  auto const first = mapped_.find(range.base), last = mapped_.lower_bound(range.base + range.bytes);
-  for (auto page = first; page != last; ++page) pages->push_back(page->second);
+  for (auto piece = first; piece != last; ++piece) pages->push_back(piece->second);
   auto const handle = reinterpret_cast<std::uintptr_t>(pages.get());
   auto const entry = parked_.emplace(handle, std::move(pages)).first;
   auto const code = gpu_.driver.cuMemUnmap(range.base, range.bytes);
@@ -183,15 +179,54 @@ void CudaPages::check_range(AddressRange range) const {
 }
 
 std::size_t CudaPages::present(AddressRange range) const {
-  return static_cast<std::size_t>(
-      std::distance(mapped_.lower_bound(range.base), mapped_.lower_bound(range.base + range.bytes)));
+  auto piece = mapped_.upper_bound(range.base);
+  if (piece != mapped_.begin()) --piece;
+  std::size_t sum = 0;
+  for (; piece != mapped_.end() && piece->first < range.base + range.bytes; ++piece) {
+    auto const begin = std::max(piece->first, range.base), end = std::min(end_of(*piece), range.base + range.bytes);
+    if (begin < end) sum += end - begin;
+  }
+  return sum;
+}
+
+void CudaPages::admit(Device peer) {
+  CurrentContext const current{gpu_};
+  std::lock_guard const lock{mutex_};
+  if (std::ranges::find(peers_, peer) != peers_.end()) return;
+  for (auto piece = mapped_.begin(); piece != mapped_.end();) {  // neighbours of a reservation in one call
+    auto const base = piece->first;
+    auto end = end_of(*piece++);
+    while (piece != mapped_.end() && piece->first == end && !reservations_.contains(end)) end = end_of(*piece++);
+    if (!let_peer(peer, {base, end - base})) return;
+  }
+  peers_.push_back(peer);
+}
+
+Result CudaPages::let(Device device, AddressRange range) const noexcept {
+  AccessDescription const access{.location = {LocationType::device, device}, .flags = AccessFlags::read_write};
+  return gpu_.driver.cuMemSetAccess(range.base, range.bytes, &access, 1);
+}
+
+bool CudaPages::let_peer(Device peer, AddressRange range) const noexcept {
+  auto const code = let(peer, range);
+  if (code == Result::success) return true;
+  // What is wrong with another GPU is nothing that this one, or a third, has to suffer from.
+  log(LogLevel::warning, fmt::format("{}: GPU {} does not reach its pages: cuMemSetAccess: {}", gpu_.device_id, peer,
+                                     code_name(gpu_.driver, code)));
+  return false;
+}
+
+std::size_t CudaPages::bytes_of(Parked const& pieces) noexcept {
+  std::size_t sum = 0;
+  for (auto const& piece : pieces) sum += piece.bytes;
+  return sum;
 }
 
 void CudaPages::release(Parked const& pages) noexcept {
   if (driver_gone()) return;
   CurrentContext const current{gpu_, std::nothrow};
   if (current.code() != Result::success) return health_.note(current.code());
-  for (auto const handle : pages) health_.note(gpu_.driver.cuMemRelease(handle));
+  for (auto const& piece : pages) health_.note(gpu_.driver.cuMemRelease(piece.handle));
 }
 
 void CudaPages::complain(char const* call, char const* problem) const noexcept {

@@ -99,6 +99,7 @@
   each(cuDeviceGetPCIBusId, 4010, char* text, int bytes, Device device)                                                \
   each(cuDeviceGetP2PAttribute, 8000, int* value, PeerAttribute attribute, Device from, Device to)                     \
   each(cuDevicePrimaryCtxRelease, 11000, Device device)                                                                \
+  each(cuDevicePrimaryCtxGetState, 7000, Device device, unsigned* flags, int* active)                                  \
   each(cuEventDestroy, 4000, Event event)                                                                              \
   each(cuFuncGetParamInfo, 12040, Function function, std::size_t index, std::size_t* offset, std::size_t* bytes)       \
   each(cuMemcpyBatchAsync, 12080, DevicePointer* to, DevicePointer* from, std::size_t* bytes, std::size_t count,       \

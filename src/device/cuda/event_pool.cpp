@@ -20,9 +20,6 @@ PooledEvent EventPool::take() {
       free_.pop_back();
       return {*this, event};
     }
-  }
-  {
-    std::lock_guard const lock{mutex_};
     // So that nothing has to be had when an event goes back.
     if (++made_ > free_.capacity()) free_.reserve(2 * made_);
   }

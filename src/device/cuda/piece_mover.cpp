@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <new>
 #include <string>
 #include <utility>
 
@@ -42,7 +41,7 @@ PieceWay way_of_pieces(PieceLoad const& load) noexcept {
 /// What a launch leaves in a command's keeping.
 struct PieceMover::Kept {
   std::shared_ptr<CudaProgram const> kernel;
-  std::vector<std::shared_ptr<Table>> tables;
+  std::vector<Tables::Taken> tables;
 };
 
 std::shared_ptr<CudaProgram const> PieceMover::kernel(CudaDevice& device) {
@@ -78,7 +77,7 @@ void PieceMover::launch(Command& command, Stream stream, std::shared_ptr<CudaPro
     parts.scalar_bytes = sizeof(std::uint64_t);
     auto const number = std::uint64_t{count};
     std::copy_n(reinterpret_cast<std::byte const*>(&number), sizeof number, parts.scalar.begin());
-    std::array const arguments{address_argument(reinterpret_cast<DevicePointer>(table->parts()), false), parts,
+    std::array const arguments{address_argument(reinterpret_cast<DevicePointer>(table.get()), false), parts,
                                address_argument(to, true), address_argument(from, false)};
     kept->kernel->launch(stream, Range{count * warp}, arguments);
     begun = true;
@@ -88,9 +87,9 @@ void PieceMover::launch(Command& command, Stream stream, std::shared_ptr<CudaPro
     for (auto const& piece : pieces) {
       for (std::size_t done = 0; done < piece.bytes;) {
         if (count == parts_in_a_table) send();
-        if (count == 0) kept->tables.push_back(take());
+        if (count == 0) kept->tables.push_back(tables_.take());
         auto const bytes = std::min(piece.bytes - done, largest_part);
-        kept->tables.back()->parts()[count++] = {piece.to + done, piece.from + done, bytes};
+        kept->tables.back().get()[count++] = {piece.to + done, piece.from + done, bytes};
         done += bytes;
       }
     }
@@ -103,36 +102,6 @@ void PieceMover::launch(Command& command, Stream stream, std::shared_ptr<CudaPro
     if (!begun) throw;
     command.fail(std::current_exception());
   }
-}
-
-std::shared_ptr<PieceMover::Table> PieceMover::take() {
-  std::unique_lock lock{tables_mutex_};
-  while (free_.empty()) {
-    // Without the lock: the driver may wait for work in there, whose end wants to put its table back.
-    lock.unlock();
-    void* memory = nullptr;
-    health_.check(gpu_.driver.cuMemHostAlloc(&memory, parts_in_a_table * sizeof(Part),
-                                             host_alloc_portable | host_alloc_device_map),
-                  "cuMemHostAlloc");
-    lock.lock();
-    try {
-      free_.reserve(made_ + 1);  // so that nothing has to be had when a table goes back
-    } catch (std::bad_alloc const&) {
-      lock.unlock();
-      health_.note(gpu_.driver.cuMemFreeHost(memory));
-      throw;
-    }
-    ++made_;
-    free_.push_back(static_cast<Part*>(memory));
-  }
-  auto table = std::make_shared<Table>(*this, free_.back());
-  free_.pop_back();
-  return table;
-}
-
-void PieceMover::put_back(Part* parts) noexcept {
-  std::lock_guard const lock{tables_mutex_};
-  free_.push_back(parts);
 }
 
 }  // namespace unimem::detail::cuda

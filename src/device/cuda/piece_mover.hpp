@@ -3,15 +3,13 @@
 #include <unimem/device/memory.hpp>
 
 #include "device/cuda/command.hpp"
-#include "device/cuda/context.hpp"
-#include "device/cuda/health.hpp"
+#include "device/cuda/pinned_stock.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
-#include <vector>
 
 namespace unimem::detail::cuda {
 
@@ -45,7 +43,8 @@ struct PieceWay {
 /// The list of pieces lies in pinned memory too. Thread-safe.
 class PieceMover {
  public:
-  PieceMover(ContextRef const& gpu, Health& health) noexcept : gpu_(gpu), health_(health) {}
+  PieceMover(ContextRef const& gpu, Health& health) noexcept
+      : health_(health), tables_(gpu, health, parts_in_a_table, 1) {}
 
   /// The kernel, compiled when it is first asked for. Null where it cannot be had: without NVRTC, or where a GPU does
   /// not reach pinned memory by the host's addresses. That is found out once.
@@ -61,37 +60,19 @@ class PieceMover {
   struct Part {
     std::uint64_t to, from, bytes;
   };
-  /// Pinned memory for some parts, which goes back when the last reference goes.
-  class Table {
-   public:
-    Table(PieceMover& mover, Part* parts) noexcept : mover_(mover), parts_(parts) {}
-    Table(Table const&) = delete;
-    Table& operator=(Table const&) = delete;
-    ~Table() { mover_.put_back(parts_); }
-    [[nodiscard]] Part* parts() const noexcept { return parts_; }
-
-   private:
-    PieceMover& mover_;
-    Part* parts_;
-  };
+  using Tables = PinnedStock<Part>;
   struct Kept;
-
-  [[nodiscard]] std::shared_ptr<Table> take();
-  void put_back(Part* parts) noexcept;
 
   /// Of 64 KiB: more pieces take several launches.
   static constexpr std::size_t parts_in_a_table = (std::size_t{64} << 10) / sizeof(Part);
   /// What one warp takes: a larger piece is several parts, so that no warp is still at work when all others are done.
   static constexpr std::size_t largest_part = std::size_t{8} << 10;
 
-  ContextRef const& gpu_;
   Health& health_;
   std::mutex kernel_mutex_;
   bool sought_ = false;
   std::shared_ptr<CudaProgram const> kernel_;
-  std::mutex tables_mutex_;
-  std::vector<Part*> free_;
-  std::size_t made_ = 0;
+  Tables tables_;
 };
 
 }  // namespace unimem::detail::cuda

@@ -79,6 +79,13 @@ Result cuDevicePrimaryCtxRelease(Lock& /*lock*/, Device device) {
   return Result::success;
 }
 
+Result cuDevicePrimaryCtxGetState(Lock& /*lock*/, Device device, unsigned* flags, int* active) {
+  require(flags != nullptr && active != nullptr);
+  *flags = 0;
+  *active = machine().device(device).primary != nullptr ? 1 : 0;
+  return Result::success;
+}
+
 Result cuCtxGetCurrent(Lock& /*lock*/, Context* context) {
   require(context != nullptr);
   auto const& stack = context_stack();

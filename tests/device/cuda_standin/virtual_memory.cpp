@@ -215,6 +215,7 @@ Result cuMemSetAccess(Lock& /*lock*/, DevicePointer at, std::size_t bytes, Acces
     auto const& device = machine().device(each.location.id);
     require(each.flags == AccessFlags::none || each.flags == AccessFlags::read ||
             each.flags == AccessFlags::read_write);
+    require_well(each.location.id);  // "any further CUDA work" on a GPU whose context has failed returns that error
     for (auto const& mapping : mappings) {
       require_well(mapping->device);
       require(!device.unreachable.contains(mapping->device), Result::invalid_device);

@@ -37,6 +37,11 @@ class UNIMEM_API PageSource {
   /// The smallest piece that can be mapped: a power of two.
   [[nodiscard]] virtual std::size_t page_bytes() const noexcept = 0;
 
+  /// What fresh memory of `bytes` is made of: pieces of so many bytes, from its begin on, as many as are whole, and
+  /// single pages behind them. A piece is taken away only as a whole, in one call with others or alone. `page_bytes()`,
+  /// where every page can go by itself, or a power of two above it.
+  [[nodiscard]] virtual std::size_t piece_bytes(std::size_t bytes) const noexcept;
+
   /// Addresses with nothing behind them; costs no memory. Throws OutOfMemory when the address space refuses.
   [[nodiscard]] virtual AddressRange reserve(std::size_t bytes) = 0;
 
@@ -55,7 +60,7 @@ class UNIMEM_API PageSource {
   /// Puts `pages` behind `range` (of the same size, nothing mapped there): contents travel along.
   virtual void map(AddressRange range, Pages pages) = 0;
 
-  /// Takes the memory behind `range`, which must be exactly mapped, away again: contents travel along.
+  /// Takes the memory behind `range`, which must be exactly mapped and cut no piece, away again: contents travel along.
   [[nodiscard]] virtual Pages unmap(AddressRange range) = 0;
 
   /// `map(range, create_pages(range.bytes))` in one step. If it throws nothing has changed.
