@@ -10,6 +10,8 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -19,8 +21,10 @@
 namespace unimem::cli {
 namespace {
 
-constexpr std::string_view commands = "devices, run, replay, ps, version";
+constexpr std::string_view commands = "devices, run, replay, bench, ps, version";
 constexpr std::string_view kernels = "histogram, statistics, affine";
+constexpr std::array all_benchmarks{Benchmark::allocation, Benchmark::transfer, Benchmark::coherence,
+                                    Benchmark::launch,     Benchmark::stream,   Benchmark::eviction};
 constexpr std::size_t most_buffers = 1024;
 constexpr unsigned most_retries = 1000;
 /// What `-` stands for: opening it reads what standard input is, by the same rules as any file or pipe.
@@ -347,6 +351,62 @@ class ReplayOptions {
   bool json_ = false;
 };
 
+/// `unimem bench` and its options.
+class BenchOptions {
+ public:
+  explicit BenchOptions(CLI::App& app)
+      : command_(app.add_subcommand("bench", "Measure what the library takes on a device")) {
+    only_ = add_text(*command_, "--only", "NAME,...",
+                     "Of allocation, transfer, coherence, launch, stream, eviction (default: all)");
+    device_ = add_text(*command_, "--device", "ID",
+                       "cpu, opencl:0, sim:memory=1GiB, ... (default: UNIMEM_DEVICE, else the best there is)");
+    command_->add_flag("--quick", quick_, "Less of everything, in a second or two");
+    command_->add_flag("--json", json_, "One JSON object on standard output");
+    command_->footer(
+        "Each figure is a median of 15 measurements (--quick: 5), beside the least and the most. At most an eighth of\n"
+        "the device's free memory is taken at once. No disk is measured: the file that is streamed is in memory.");
+  }
+
+  [[nodiscard]] bool chosen() const { return command_->parsed(); }
+
+  [[nodiscard]] BenchCommand command() const {
+    BenchCommand bench;
+    bench.only = chosen_benchmarks();
+    bench.device = text_of(device_);
+    bench.quick = quick_;
+    bench.json = json_;
+    return bench;
+  }
+
+ private:
+  [[nodiscard]] std::vector<Benchmark> chosen_benchmarks() const {
+    std::vector<Benchmark> all{all_benchmarks.begin(), all_benchmarks.end()};
+    auto const text = text_of(only_);
+    if (!text) return all;
+    std::vector<Benchmark> named;
+    for (std::size_t begin = 0; begin <= text->size();) {
+      auto const end = std::min(text->find(',', begin), text->size());
+      auto const name = std::string_view(*text).substr(begin, end - begin);
+      auto const found = std::ranges::find(all, name, [](Benchmark one) { return to_string(one); });
+      if (found == all.end()) {
+        throw UsageError(fmt::format(
+            "no benchmark '{}': there are allocation, transfer, coherence, launch, stream, eviction", name));
+      }
+      named.push_back(*found);
+      begin = end + 1;
+    }
+    std::ranges::sort(named);
+    auto const twice = std::ranges::unique(named);
+    named.erase(twice.begin(), twice.end());
+    return named;
+  }
+
+  CLI::App* command_;
+  CLI::Option *only_, *device_;
+  bool quick_ = false;
+  bool json_ = false;
+};
+
 /// `--chunk=` would make CLI11 take the next argument for the value, whatever it is.
 void refuse_empty_values(int argc, char const* const* argv) {
   for (int i = 1; i < argc; ++i) {
@@ -372,6 +432,12 @@ void refuse_leftovers(CLI::App const& app) {
 
 }  // namespace
 
+std::string_view to_string(Benchmark benchmark) noexcept {
+  constexpr std::array<std::string_view, 6> names{"allocation", "transfer", "coherence",
+                                                  "launch",     "stream",   "eviction"};
+  return names[static_cast<std::size_t>(benchmark)];
+}
+
 Command parse_command_line(int argc, char const* const* argv) {
   CLI::App app{"Keeps one logical array coherent between the host and accelerators, and streams files through them.",
                "unimem"};
@@ -392,6 +458,7 @@ Command parse_command_line(int argc, char const* const* argv) {
                     "One JSON object on standard output, as whenever that is not a terminal");
   RunOptions run{app};
   ReplayOptions replay{app};
+  BenchOptions bench{app};
   auto* const ps = app.add_subcommand("ps", "List the buffers that this user's processes share, and who holds them");
   PsCommand ps_command;
   ps->add_flag("--json", ps_command.json, "One JSON object on standard output");
@@ -404,6 +471,7 @@ Command parse_command_line(int argc, char const* const* argv) {
   for (auto* const command : {devices, ps, version_app}) command->allow_extras();
   app.get_subcommand("run")->allow_extras();
   app.get_subcommand("replay")->allow_extras();
+  app.get_subcommand("bench")->allow_extras();
 
   refuse_empty_values(argc, argv);
   try {
@@ -425,6 +493,7 @@ Command parse_command_line(int argc, char const* const* argv) {
   if (version_app->parsed()) return version_command;
   if (run.chosen()) return run.command();
   if (replay.chosen()) return replay.command();
+  if (bench.chosen()) return bench.command();
   throw UsageError(fmt::format("a command is missing: there are {}", commands));
 }
 

@@ -5,10 +5,12 @@
 #include <unimem/stream/element_type.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -79,6 +81,18 @@ struct RunCommand {
   bool json = false;
 };
 
+/// What `unimem bench` measures.
+enum class Benchmark : std::uint8_t { allocation, transfer, coherence, launch, stream, eviction };
+
+[[nodiscard]] std::string_view to_string(Benchmark benchmark) noexcept;
+
+struct BenchCommand {
+  std::vector<Benchmark> only;        ///< at least one, none twice, in the order of the enumeration
+  std::optional<std::string> device;  ///< nothing: the default device
+  bool quick = false;
+  bool json = false;
+};
+
 struct ReplayCommand {
   std::filesystem::path trace;
   std::string device = "cpu";
@@ -86,7 +100,8 @@ struct ReplayCommand {
   bool json = false;
 };
 
-using Command = std::variant<PrintText, DevicesCommand, PsCommand, ReplayCommand, RunCommand, VersionCommand>;
+using Command =
+    std::variant<PrintText, BenchCommand, DevicesCommand, PsCommand, ReplayCommand, RunCommand, VersionCommand>;
 
 /// What the arguments ask for, checked as far as that goes without looking at a file or a device: every spelling is
 /// read, every required combination is there. Throws UsageError. Pure: touches nothing outside.

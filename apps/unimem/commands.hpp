@@ -8,6 +8,7 @@ namespace unimem::cli {
 // main() says it once, for all of them.
 
 int run(PrintText const& text);
+int run(BenchCommand const& command);
 int run(DevicesCommand const& command);
 int run(PsCommand const& command);
 int run(ReplayCommand const& command);

@@ -6,12 +6,11 @@
 #include "buffer/shared_memory.hpp"
 #include "buffer/windows.hpp"
 #include "core/spare_memory.hpp"
+#include "core/system_page.hpp"
 #include "device/page_watch.hpp"
 #include "manager/access_context.hpp"
 #include "manager/backing_file.hpp"
 #include "manager/spill_files.hpp"
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -109,7 +108,7 @@ void ReplicaAllocator::adopt_mapped() const {
 
 std::shared_ptr<Replica> ReplicaAllocator::new_in_parts() const {
   auto const bytes = parts_->replicas.bytes();
-  auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const page = system_page_bytes();
   auto const cell = std::max(page, cell_bytes(bytes, parts_->terms.manager->limit(host_device(), Location::host)));
   // Elements are aligned in memory wherever they are in the file; where that is at no multiple of this, bytes of one
   // page of it lie in two of memory.

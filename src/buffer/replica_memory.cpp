@@ -4,10 +4,9 @@
 #include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/host_device.hpp"
+#include "core/system_page.hpp"
 #include "device/host_pinning.hpp"
 #include "manager/file_device.hpp"
-
-#include <unistd.h>
 
 #include <cstdint>
 #include <exception>
@@ -62,7 +61,7 @@ void* ReplicaMemory::address_of(DeviceMemory window) const {
 
 bool ReplicaMemory::can_be_locked() const noexcept {
   if (!allocation_ || location() != Location::host) return false;
-  static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const page = system_page_bytes();
   auto const begin = reinterpret_cast<std::uintptr_t>(host_address());
   auto const block = allocation_.memory();
   auto const end_of_block = block.object + block.offset + allocation_.capacity();

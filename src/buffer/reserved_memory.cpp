@@ -4,11 +4,11 @@
 #include <unimem/core/size.hpp>
 
 #include "core/poison.hpp"
+#include "core/system_page.hpp"
 #include "device/host_memory.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,13 +18,8 @@
 namespace unimem::detail {
 namespace {
 
-std::size_t page_bytes() noexcept {
-  static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return page;
-}
-
 std::byte* addresses_for(std::size_t bytes) {
-  auto const alignment = bytes >= huge_page_bytes ? huge_page_bytes : page_bytes();
+  auto const alignment = bytes >= huge_page_bytes ? huge_page_bytes : system_page_bytes();
   if (auto* const base = map_addresses(bytes, alignment, 0, PROT_READ | PROT_WRITE)) return base;
   OutOfMemory::Facts facts;
   facts.where = "host address space";

@@ -1,7 +1,8 @@
 #include "device/host_memory.hpp"
 
+#include "core/system_page.hpp"
+
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,8 +18,8 @@ constexpr std::size_t round_to(std::size_t bytes, std::size_t alignment) noexcep
 
 /// What a mapping of `bytes` is aligned to: a whole huge page where one fits, so that huge pages can be used from its
 /// first byte.
-constexpr std::size_t mapping_alignment(std::size_t bytes) noexcept {
-  return bytes >= huge_page_bytes ? huge_page_bytes : std::size_t{4096};
+std::size_t mapping_alignment(std::size_t bytes) noexcept {
+  return bytes >= huge_page_bytes ? huge_page_bytes : system_page_bytes();
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ void give_back_host_memory(void* address, std::size_t bytes, bool own_pages) noe
 }
 
 void give_back_pages(void* address, std::size_t bytes) noexcept {
-  static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const page = system_page_bytes();
   auto const begin = reinterpret_cast<std::uintptr_t>(address);
   auto const first = round_to(begin, page), last = (begin + bytes) / page * page;
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
@@ -71,7 +72,7 @@ std::size_t bytes_elsewhere() noexcept {
 }
 
 std::byte* map_addresses(std::size_t bytes, std::size_t alignment, std::size_t skew, int protection) noexcept {
-  constexpr std::size_t page = 4096;
+  auto const page = system_page_bytes();
   if (bytes > SIZE_MAX / 4) return nullptr;  // far beyond any address space; keeps the sums below from wrapping
   auto const wanted = round_to(bytes, page);
   auto const slack = alignment > page || skew != 0 ? alignment + skew : 0;

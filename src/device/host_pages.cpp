@@ -2,6 +2,7 @@
 #include <unimem/core/log.hpp>
 
 #include "core/poison.hpp"
+#include "core/system_page.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_pages.hpp"
 
@@ -59,7 +60,7 @@ std::byte* addresses_for(std::size_t bytes, std::size_t page, std::size_t skew, 
 
 bool HostPages::supported() noexcept {
   static bool const works = [] {
-    constexpr std::size_t size = 4096;
+    auto const size = system_page_bytes();
     auto* const from = map_addresses(size, size, 0, PROT_READ | PROT_WRITE);
     auto* const to = map_addresses(size, size, 0, PROT_NONE);
     bool moved = false;

@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
+#include "core/system_page.hpp"
 #include "device/linux_page_scan.hpp"
 #include "device/page_tracker.hpp"
 
@@ -120,7 +121,7 @@ std::string PageTracker::open() {
 // Linux says so since the middle of 2026 ("fix PAGEMAP_SCAN written state for PMD holes"), in its stable series too, so
 // that a version number tells nothing.
 bool PageTracker::overlooks_dropped_tables() const {
-  auto const page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  auto const page = system_page_bytes();
   auto const table = page * (page / sizeof(std::uint64_t));  // the addresses that one page of entries describes
   auto* const addresses = mmap(nullptr, 2 * table, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (addresses == MAP_FAILED) fail("mmap", errno);

@@ -1,10 +1,10 @@
 #include <unimem/core/error.hpp>
 
+#include "core/system_page.hpp"
 #include "device/page_tracker.hpp"
 #include "device/page_watch.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -19,8 +19,7 @@ std::string PageWatch::reason_unavailable() {
 }
 
 std::size_t PageWatch::page_bytes() noexcept {
-  static auto const bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
+  return system_page_bytes();
 }
 
 PageWatch::PageWatch(void* base, std::size_t bytes)

@@ -2,6 +2,8 @@
 
 #include <unimem/core/error.hpp>
 
+#include "core/system_page.hpp"
+
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -39,7 +41,7 @@ static_assert(std::atomic<std::uintptr_t>::is_always_lock_free && std::atomic<st
 
 std::atomic<GuardedRegionNode*> first_node{nullptr};
 struct ::sigaction previous_action{};
-std::uintptr_t page_bytes = 4096;    // set before the handler is installed
+std::uintptr_t page_bytes = 0;       // set before the handler is installed
 std::byte const* filling = nullptr;  // what is put in the place of missing pages, likewise
 /// A mapping for each 256 KiB of what is missing: the system has some 65'000 for a process.
 constexpr std::size_t filling_bytes = std::size_t{256} << 10;
@@ -106,7 +108,7 @@ std::byte const* make_filling() {
 }
 
 void install_handler() {
-  page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  page_bytes = system_page_bytes();
   filling = make_filling();
   struct ::sigaction action{};
   action.sa_sigaction = on_bus_error;

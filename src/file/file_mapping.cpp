@@ -2,10 +2,11 @@
 
 #include <unimem/core/error.hpp>
 
+#include "core/system_page.hpp"
+
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/types.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -13,11 +14,6 @@
 
 namespace unimem::detail {
 namespace {
-
-std::size_t page_size() noexcept {
-  static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return page;
-}
 
 std::byte* map_pages(File const& file, std::uint64_t offset, std::size_t bytes) {
   auto* const at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.descriptor(), static_cast<::off_t>(offset));
@@ -40,11 +36,11 @@ std::byte* map_pages(File const& file, std::uint64_t offset, std::size_t bytes) 
 FileMapping::FileMapping(std::shared_ptr<File const> file, std::uint64_t offset, std::size_t bytes)
     : file_(std::move(file)),
       offset_(offset),
-      skew_(static_cast<std::size_t>(offset % page_size())),
+      skew_(static_cast<std::size_t>(offset % system_page_bytes())),
       mapped_(skew_ + bytes),
       base_(map_pages(*file_, offset - skew_, mapped_)) {
   try {
-    auto const whole_pages = (mapped_ + page_size() - 1) / page_size() * page_size();
+    auto const whole_pages = (mapped_ + system_page_bytes() - 1) / system_page_bytes() * system_page_bytes();
     guard_.emplace(base_, whole_pages, GuardedRegion::Source{file_->descriptor(), offset - skew_});
   } catch (...) {
     ::munmap(base_, mapped_);
@@ -76,7 +72,7 @@ void FileMapping::check(ByteRange range) const {
 }
 
 void FileMapping::will_need(ByteRange range) const noexcept {
-  auto const first = (skew_ + range.begin) / page_size() * page_size();
+  auto const first = (skew_ + range.begin) / system_page_bytes() * system_page_bytes();
   if (!range.empty()) ::madvise(base_ + first, skew_ + range.end - first, MADV_WILLNEED);
 }
 

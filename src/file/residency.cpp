@@ -1,5 +1,7 @@
 #include "file/residency.hpp"
 
+#include "core/system_page.hpp"
+
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -37,7 +39,7 @@ std::optional<std::uint64_t> pages_resident(int descriptor, CachestatRange range
 }  // namespace
 
 std::optional<double> counted_share(File const& file, std::uint64_t offset, std::uint64_t bytes) {
-  static auto const page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  auto const page = std::uint64_t{system_page_bytes()};
   auto const first = offset / page, end = (offset + bytes + page - 1) / page;
   auto const pages = end - first, each = std::max<std::uint64_t>(1, sample_bytes / page);
   if (pages == 0) return std::nullopt;

@@ -3,13 +3,13 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 
+#include "core/system_page.hpp"
 #include "file/file.hpp"
 #include "manager/backing_file.hpp"
 #include "stream/backed_core.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <memory>
 #include <utility>
@@ -44,7 +44,7 @@ void check_mapped(std::uint64_t offset, std::size_t alignment, FileMode mode) {
     throw InvalidArgument("access", "FileAccess::mapped with a mode that writes",
                           "FileMode::read: the system would write a changed page to the file at any moment, torn");
   }
-  auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const page = system_page_bytes();
   if (alignment > page) {
     throw InvalidArgument("access",
                           fmt::format("FileAccess::mapped of elements that are aligned to {} bytes", alignment),

@@ -3,10 +3,10 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 
+#include "core/system_page.hpp"
 #include "device/host_memory.hpp"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -39,7 +39,7 @@ bool populate(std::byte* begin, std::size_t bytes, std::function<bool()> const& 
 
 MappedInput::MappedInput(InputFile const& input, std::size_t windows, std::size_t window_bytes)
     : input_(input),
-      page_bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))),
+      page_bytes_(system_page_bytes()),
       // Where a file lies in memory in folios as large as a huge page, one entry of a page table maps it, if address
       // and position agree up to there: mapping a GiB takes 2 ms then, and 60 by small pages (Linux 6.18, ext4). A
       // chunk may begin anywhere in its first huge page.

@@ -113,9 +113,8 @@ TEST_P(WrongCommandLine, ExitsWith2AndNamesTheValue) {
 
 // clang-format off
 INSTANTIATE_TEST_SUITE_P(Commands, WrongCommandLine, ::testing::Values(
-    BadInput{"",                                                          2, "a command is missing: there are devices, run, replay, ps, version"},
-    BadInput{"frobnicate",                                                2, "no command 'frobnicate': there are devices, run, replay, ps, version"},
-    BadInput{"bench",                                                     2, "no command 'bench'"},
+    BadInput{"",                                                          2, "a command is missing: there are devices, run, replay, bench, ps, version"},
+    BadInput{"frobnicate",                                                2, "no command 'frobnicate': there are devices, run, replay, bench, ps, version"},
     BadInput{"Run data.bin --kernel histogram",                           2, "no command 'Run'"},
     BadInput{"--frobnicate",                                              2, "unknown option '--frobnicate'"},
     BadInput{"--json",                                                    2, "--json stands behind a command, or with --version"},
@@ -228,7 +227,17 @@ INSTANTIATE_TEST_SUITE_P(Replays, WrongCommandLine, ::testing::Values(
     BadInput{"replay log.csv --capacity 10000PiB",                        2, "invalid --capacity '10000PiB': must be below"},
     BadInput{"replay log.csv --capacity 1GiB --capacity 2GiB",            2, "--capacity is given more than once: '1GiB', '2GiB'"},
     BadInput{"replay log.csv --device=",                                  2, "--device has no value"},
-    BadInput{"replay log.csv --device sim:memory=0",                      2, "invalid memory '0'"}));
+    BadInput{"replay log.csv --device sim:memory=0",                      2, "invalid memory '0'"},
+    BadInput{"bench surplus",                                             2, "unexpected argument 'surplus'"},
+    BadInput{"bench --frobnicate",                                        2, "unknown option '--frobnicate'"},
+    BadInput{"bench --only",                                              2, "--only"},
+    BadInput{"bench --only=",                                             2, "--only has no value"},
+    BadInput{"bench --only speed",                                        2, "no benchmark 'speed': there are allocation, transfer, coherence, launch, stream, eviction"},
+    BadInput{"bench --only launch,",                                      2, "no benchmark ''"},
+    BadInput{"bench --only Launch",                                       2, "no benchmark 'Launch'"},
+    BadInput{"bench --only launch --only stream",                         2, "--only is given more than once: 'launch', 'stream'"},
+    BadInput{"bench --device=",                                           2, "--device has no value"},
+    BadInput{"bench --device sim:memory=0 --json",                        2, "invalid memory '0'"}));
 // clang-format on
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -300,7 +309,9 @@ INSTANTIATE_TEST_SUITE_P(Logs, FailedWork, ::testing::Values(
     BadInput{"replay wrong.csv --json",                                   1, "wrong.csv: line 3: free of 0x20, which is not live"},
     BadInput{"replay wrong.csv --device sim --capacity 1",                1, "wrong.csv: line 3: "},
     BadInput{"replay log.csv --device tpu",                               1, "no device 'tpu': there are cpu"},
-    BadInput{"replay log.csv --device sim:7 --json",                      1, "no device 'sim:7'"}));
+    BadInput{"replay log.csv --device sim:7 --json",                      1, "no device 'sim:7'"},
+    BadInput{"bench --quick --device tpu",                                1, "no device 'tpu': there are cpu"},
+    BadInput{"bench --quick --device sim:memory=16KiB --json",            1, "out of memory on sim:0"}));
 
 INSTANTIATE_TEST_SUITE_P(DevicesAndMemory, FailedWork, ::testing::Values(
     BadInput{"run data.bin --kernel histogram --device tpu",              1, "no device 'tpu': there are cpu"},

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -48,7 +49,7 @@ std::size_t resident_bytes() {
   std::ifstream file{"/proc/self/statm"};
   std::size_t size = 0, pages = 0;
   file >> size >> pages;
-  return pages * 4096;
+  return pages * static_cast<std::size_t>(getpagesize());
 }
 
 constexpr std::size_t page = std::size_t{64} << 10;

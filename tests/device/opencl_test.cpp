@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 
+#include <bit>
 #include <chrono>
+#include <string>
 
 namespace unimem {
 namespace {
@@ -62,6 +64,35 @@ TEST_F(OpenCl, TheFirstDeviceIsADiscreteCompiler) {
   EXPECT_FALSE(device().shares_storage_with_host()) << "a CPU's memory is copied unless asked otherwise";
   EXPECT_EQ(device().address(take(device(), 8)), nullptr);
   EXPECT_FALSE(device().info().driver.empty());
+}
+
+/// Into the report, for the table of docs/drivers.md (tools/driver_table.py).
+TEST_F(OpenCl, WhatTheDriverHasIsRecorded) {
+  auto const& found = detail::opencl::installation().hardware.front();
+  auto const text = [&](cl_device_info name) {
+    std::string result(std::size_t{16} << 10, '\0');
+    std::size_t bytes = 0;
+    EXPECT_EQ(found.api->clGetDeviceInfo(found.device, name, result.size(), result.data(), &bytes), CL_SUCCESS);
+    return result.substr(0, bytes == 0 ? 0 : bytes - 1);
+  };
+  auto const extensions = " " + text(CL_DEVICE_EXTENSIONS) + " ";
+  auto const has = [&](std::string const& name) { return extensions.find(" " + name + " ") != std::string::npos; };
+  cl_bool images = 0;
+  EXPECT_EQ(found.api->clGetDeviceInfo(found.device, CL_DEVICE_IMAGE_SUPPORT, sizeof images, &images, nullptr),
+            CL_SUCCESS);
+  auto const& info = device().info();
+  EXPECT_EQ(info.doubles, has("cl_khr_fp64"));
+  EXPECT_TRUE(std::has_single_bit(info.alignment)) << info.alignment;
+  auto const yes_no = [](bool is) { return is ? "yes" : "no"; };
+  auto const version = text(CL_DEVICE_VERSION);
+  RecordProperty("driver", info.driver);
+  RecordProperty("version", version.substr(0, version.find(' ', version.find(' ') + 1)));
+  RecordProperty("doubles", yes_no(info.doubles));
+  RecordProperty("atomics64", yes_no(has("cl_khr_int64_base_atomics")));
+  RecordProperty("shared_memory", yes_no(found.fine_grain_memory));
+  RecordProperty("images", yes_no(images != 0));
+  RecordProperty("command_buffers", yes_no(has("cl_khr_command_buffer")));
+  RecordProperty("alignment", std::to_string(info.alignment));
 }
 
 TEST_F(OpenCl, DevicesOnTheSameHardwareShareItsMemory) {

@@ -339,6 +339,7 @@ TEST_P(Graphs, KeepTheirBuffersMemoryWhereItIs) {
 }
 
 TEST_P(Graphs, OutliveTheirBuffers) {
+  if (works_in_the_submitting_thread(on)) GTEST_SKIP() << "submitting behind a gate would never come back";
   std::optional<Buffer> gone{synchronized(1)};
   auto freed = synchronized(1), result = empty();
   auto with_gone = capture(queue, [&] { plus(*gone, result, 1); });

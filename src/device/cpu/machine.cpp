@@ -1,5 +1,7 @@
 #include "device/cpu/machine.hpp"
 
+#include "core/system_page.hpp"
+
 #include <fmt/format.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -30,11 +32,6 @@ std::optional<std::string> field(char const* path, std::string_view key) {
   return std::nullopt;
 }
 
-std::size_t page_bytes() {
-  auto const bytes = sysconf(_SC_PAGESIZE);
-  return bytes > 0 ? static_cast<std::size_t>(bytes) : 4096;
-}
-
 }  // namespace
 
 std::string processor_name() {
@@ -53,7 +50,7 @@ std::string system_release() {
 
 std::size_t physical_memory_bytes() {
   auto const pages = sysconf(_SC_PHYS_PAGES);
-  return pages > 0 ? static_cast<std::size_t>(pages) * page_bytes() : std::size_t{1} << 30;
+  return pages > 0 ? static_cast<std::size_t>(pages) * system_page_bytes() : std::size_t{1} << 30;
 }
 
 std::size_t available_memory_bytes() {
@@ -70,7 +67,7 @@ std::size_t private_resident_bytes() {
   std::ifstream file{"/proc/self/statm"};  // pages: all, resident, of these shared with others or with files
   std::size_t all = 0, resident = 0, shared = 0;
   if (!(file >> all >> resident >> shared) || shared > resident) return 0;
-  return (resident - shared) * page_bytes();
+  return (resident - shared) * system_page_bytes();
 }
 
 }  // namespace unimem::detail
