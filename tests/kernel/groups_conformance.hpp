@@ -264,7 +264,7 @@ TEST_P(Groups, AtomicFunctionsLoseNothing) {
       UNIMEM_ATOMIC_MAX_U32(&own_u[2], i + 4000000000u);
       seen = UNIMEM_ATOMIC_EXCHANGE_U32(&own_u[3], i + 1);
       UNIMEM_ATOMIC_ADD_U32(&all_u[3], seen);
-      for (was = own_u[4]; (seen = UNIMEM_ATOMIC_COMPARE_EXCHANGE_U32(&own_u[4], was, was + 3)) != was; was = seen) {}
+      for (was = 0; (seen = UNIMEM_ATOMIC_COMPARE_EXCHANGE_U32(&own_u[4], was, was + 3)) != was; was = seen) {}
       UNIMEM_ATOMIC_ADD_I32(&own_s[0], j);
       UNIMEM_ATOMIC_MIN_I32(&own_s[1], j);
       UNIMEM_ATOMIC_MAX_I32(&own_s[2], j);
@@ -304,7 +304,7 @@ TEST_P(Groups, AtomicFunctionsOf64BitsAreThereWhereTheDeviceSaysSo) {
       UNIMEM_ATOMIC_MIN_U64(&all[1], i);
       UNIMEM_ATOMIC_MAX_U64(&all[2], i);
       UNIMEM_ATOMIC_ADD_U64(&all[3], UNIMEM_ATOMIC_EXCHANGE_U64(&all[4], i));
-      for (was = all[5]; (seen = UNIMEM_ATOMIC_COMPARE_EXCHANGE_U64(&all[5], was, was + 5000000000ul)) != was; was = seen) {}
+      for (was = 0; (seen = UNIMEM_ATOMIC_COMPARE_EXCHANGE_U64(&all[5], was, was + 5000000000ul)) != was; was = seen) {}
     }
     #else
     UNIMEM_KERNEL wide(UNIMEM_BUFFER(unimem_u64, x)) { UNIMEM_DATA(unimem_u64, x)[0] = 12345; }

@@ -90,14 +90,15 @@ typedef double unimem_f64;
 #define UNIMEM_OVERLOADED static inline __attribute__((overloadable, always_inline))
 )";
 
-/// For sources that add to floats, of which OpenCL 1.2 has no atomic form.
+/// For sources that add to floats, of which OpenCL 1.2 has no atomic form. What is there is seen by the first attempt:
+/// to read it before would be a race.
 inline constexpr std::string_view float_addition_word = "UNIMEM_ATOMIC_ADD_F32";
 inline constexpr std::string_view float_addition = R"(
 #define UNIMEM_ATOMIC_ADD_F32(pointer, value) unimem_atomic_add_f32(pointer, (float)(value))
 #define UNIMEM_FLOAT_ADDITION(SPACE)                                                                           \
   UNIMEM_OVERLOADED float unimem_atomic_add_f32(volatile SPACE float* unimem_at, float unimem_value) {         \
     volatile SPACE uint* const unimem_bits = (volatile SPACE uint*)unimem_at;                                  \
-    uint unimem_seen = *unimem_bits, unimem_expected;                                                          \
+    uint unimem_seen = 0, unimem_expected;                                                                     \
     do {                                                                                                       \
       unimem_expected = unimem_seen;                                                                           \
       unimem_seen = atomic_cmpxchg(unimem_bits, unimem_expected, as_uint(as_float(unimem_expected) + unimem_value)); \
