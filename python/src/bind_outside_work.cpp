@@ -57,13 +57,17 @@ class OutsideWork {
   [[nodiscard]] void* address() const noexcept { return address_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
-  /// Whether what must end before it has. Work that needs failed work fails with its error, which is thrown.
+  /// Whether what must end before it has. Work that needs failed work fails with its error, which is thrown. With the
+  /// interpreter's lock.
   [[nodiscard]] bool may_begin() {
     if (!order_.ready()) return false;
     for (auto const need : needs_) {
       if (!need.ready()) return false;
       if (auto const failure = need.error()) {
-        fail(failure, false);
+        {
+          Unlocked const released;  // coroutines and callbacks may be waiting for the end
+          fail(failure, false);
+        }
         std::rethrow_exception(failure);
       }
     }
@@ -99,7 +103,7 @@ class OutsideWork {
 template <class Error, class... Fields>
 void fail_with(OutsideWork& work, bool has_begun, Fields&&... fields) {
   auto const failure = std::make_exception_ptr(Error(std::forward<Fields>(fields)...));
-  Unlocked const released;  // coroutines and callbacks may be waiting for the end
+  Unlocked const released;  // as in `may_begin`
   work.fail(failure, has_begun);
 }
 

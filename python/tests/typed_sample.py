@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import unimem
-from unimem import BufferState, MemoryPool, UnifiedBuffer, get_memory_pool
+from unimem import BufferState, MemoryPool, UnifiedBuffer, get_memory_pool, mpi
 
 
 def doubled(values: list[float]) -> float:
@@ -21,6 +21,17 @@ def doubled(values: list[float]) -> float:
     assert state is BufferState.SYNCHRONIZED and moved >= 0 and free <= total
     result: np.ndarray[Any, Any] = buffer.to_numpy()
     return float(result.sum())
+
+
+def passed_on(buffer: UnifiedBuffer) -> float:
+    came: mpi.Received = mpi.receive(unimem.write(buffer), 0, tag=3)
+    event: unimem.Event = mpi.isend(unimem.read(buffer, 0, 10), came.source + 1)
+    mpi.all_reduce(unimem.readwrite(buffer), mpi.Reduction.SUM)
+    with mpi.DistributedArray(buffer.size, np.float64, halo=1, device="cpu") as array:
+        array.local().host[:] = buffer.host[array.own.begin : array.own.end]
+        array.fence()
+        seen: unimem.BufferSlice = array.read(*array.reach)
+        return float(array.sum()) + seen.size + event.wait()
 
 
 async def tripled(buffer: UnifiedBuffer, kernel: unimem.Kernel) -> bool:

@@ -114,6 +114,18 @@ TEST_F(FileTest, WhatTheSystemRefusesIsAnIoError) {
   EXPECT_EQ(code_of([&] { std::ignore = File(UniqueFd{}, "closed").status(doing); }, "closed"), EBADF);
 }
 
+TEST_F(FileTest, WhatIsBeingSyncedMayBeReadAndWritten) {
+  std::string const text(3 << 20, 'a');
+  file.write(0, bytes_of(text), doing);
+  file.begin_to_sync(0, text.size());
+  EXPECT_EQ(text_of(file, 0, text.size()), text);
+  file.write(1 << 20, bytes_of("and more"), doing);
+  file.begin_to_sync(2 << 20, 10 << 20);  // beyond its end
+  file.sync(doing);
+  EXPECT_EQ(text_of(file, (1 << 20) - 1, 10), "aand morea");
+  EXPECT_EQ(file.size(doing), text.size());
+}
+
 TEST_F(FileTest, ADeviceThatKeepsNothingNeedsNoSync) {
   auto const nothing = File::open("/dev/null", O_WRONLY, doing);
   nothing.write(0, bytes_of("abc"), doing);
