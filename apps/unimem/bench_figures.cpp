@@ -27,7 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Buffer = UnifiedBuffer<std::uint32_t>;
 
-constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
+constexpr std::size_t kibibyte = 1024, mebibyte = 1024 * kibibyte;
 constexpr double nanoseconds = 1e9, microseconds = 1e6;
 
 /// A file without a name, in memory: no disk is measured.
@@ -35,7 +35,7 @@ class MemoryFile {
  public:
   explicit MemoryFile(std::size_t bytes) : descriptor_(::memfd_create("unimem bench", MFD_CLOEXEC)) {
     if (descriptor_ < 0) throw IoError("a file in memory", errno, "cannot create");
-    std::vector<std::uint8_t> piece(std::min(bytes, MiB));
+    std::vector<std::uint8_t> piece(std::min(bytes, mebibyte));
     for (std::size_t i = 0; i < piece.size(); ++i) piece[i] = static_cast<std::uint8_t>(i * 7 + i / 251);
     for (std::size_t done = 0; done < bytes;) {
       auto const written = ::write(descriptor_, piece.data(), std::min(piece.size(), bytes - done));
@@ -94,7 +94,7 @@ class Bench {
   /// As much of `bytes` as leaves seven eighths of what is free to others, and at least 64 KiB.
   [[nodiscard]] std::size_t fitting(std::size_t bytes) const {
     auto const most = device_.memory_info().free_bytes / 8;
-    while (bytes > most && bytes > 64 * KiB) bytes /= 2;
+    while (bytes > most && bytes > 64 * kibibyte) bytes /= 2;
     return bytes;
   }
 
@@ -141,8 +141,8 @@ class Bench {
 
   void allocation() {
     auto const location = storage_location(device_);
-    auto const block = fitting(MiB);
-    for (auto const bytes : {4 * KiB, block}) {
+    auto const block = fitting(mebibyte);
+    for (auto const bytes : {4 * kibibyte, block}) {
       MemoryPool pool(device_, location);
       time("taken from a pool and given back", bytes, "ns", nanoseconds, 10'000,
            [&] { static_cast<void>(pool.acquire(bytes)); });
@@ -152,7 +152,7 @@ class Bench {
   }
 
   void transfer() {
-    auto const bytes = large(64 * MiB);
+    auto const bytes = large(64 * mebibyte);
     MemoryPool host_pool(device("cpu"), Location::host), pool(device_, storage_location(device_));
     auto const host = host_pool.acquire(bytes), block = pool.acquire(bytes);
     std::memset(host.data(), 0x5A, bytes);
@@ -167,7 +167,7 @@ class Bench {
 
   void coherence() {
     MemoryManager manager;
-    Buffer buffer(large(16 * MiB) / sizeof(std::uint32_t), {.manager = &manager, .device = &device_});
+    Buffer buffer(large(16 * mebibyte) / sizeof(std::uint32_t), {.manager = &manager, .device = &device_});
     buffer.fill(1);
     buffer.synchronize();
     auto& queue = device_.default_queue();
@@ -177,8 +177,8 @@ class Bench {
     time("a view on the device, nothing to move", 0, "ns", nanoseconds, 10'000,
          [&] { sum += buffer.device_view(queue).size(); });
     if (sum == 0) throw wrong("a buffer of ones reads as zeros");
-    std::vector<std::uint32_t> const words(KiB, 7);
-    time("written on the host, then needed on the device", 4 * KiB, "us", microseconds, 100, [&] {
+    std::vector<std::uint32_t> const words(kibibyte, 7);
+    time("written on the host, then needed on the device", 4 * kibibyte, "us", microseconds, 100, [&] {
       buffer.copy_from(words, words.size());
       buffer.sync_to_device();
     });
@@ -200,11 +200,11 @@ class Bench {
   }
 
   void stream() {
-    auto const bytes = large(256 * MiB);
+    auto const bytes = large(256 * mebibyte);
     MemoryFile const file(bytes);
     StreamOptions options;
     options.device = &device_;
-    options.chunk_bytes = 16 * MiB;
+    options.chunk_bytes = 16 * mebibyte;
     options.fit_chunk = true;
     rate("a histogram of a file in memory", bytes, [&] { stream_file(file.path(), histogram(), options); });
   }
@@ -214,7 +214,7 @@ class Bench {
       result_.left_out.push_back({benchmark_, "the device's memory is the host's: nothing is evicted to it"});
       return;
     }
-    auto const bytes = large(8 * MiB);
+    auto const bytes = large(8 * mebibyte);
     MemoryManager manager;
     manager.set_limit(device_, bytes + bytes / 2);
     BufferOptions const options{.manager = &manager, .device = &device_};

@@ -28,6 +28,9 @@ class BufferLock {
   /// Whether it is held for good, by a thread that is not in this forked child.
   [[nodiscard]] bool is_lost() noexcept { return mutex_.is_lost(); }
 
+  // Relaxed: a count that tells whether to try the lock, which orders what is done then. A thread sees its own for
+  // sure.
+
   /// The manager may know the buffer from now on: operations are counted. What is in progress counts at once.
   void count_operations() noexcept {
     if (!counts_.exchange(true, std::memory_order_relaxed)) operations_.fetch_add(1, std::memory_order_relaxed);

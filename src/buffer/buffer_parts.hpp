@@ -125,6 +125,7 @@ struct BufferParts {
   BufferCounters counters;
   std::atomic<FastLease*> fast_lease{nullptr};  ///< once made, for the life of the buffer
   std::atomic<unsigned> keepers{1};             ///< its owners together, and each evicting thread: the last one ends it
+  // Relaxed: words alone.
   std::atomic<int> priority{0};
   std::atomic<bool> pinned{false};
   bool allocated = false;  ///< by `allocate()`
@@ -142,7 +143,8 @@ struct BufferParts {
     UseHistory history{};
   };
   std::unique_ptr<HostUses> host_uses;
-  std::exception_ptr deferred;        ///< a failure that could not be told: the next access raises it
+  std::exception_ptr deferred;  ///< a failure that could not be told: the next access raises it
+  // Relaxed: the last owner comes behind whatever made it known.
   std::atomic<bool> resident{false};  ///< known to the manager
   std::atomic<bool> listed{false};    ///< with the manager, by its name: from before others hold it by that name
   bool borrows = false;          ///< the host's memory, which is its owner's again once the buffer's owners are gone

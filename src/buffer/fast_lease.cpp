@@ -6,6 +6,8 @@ FastLease::~FastLease() {
   if (replica_) drop_replica();
 }
 
+// Acquire and release, all on one word: what a lease's holder did comes before whoever sees the count fall, drops the
+// storage or ends this; and nothing that follows `close` comes before it.
 void FastLease::leave() noexcept {
   auto word = word_.load(std::memory_order_relaxed);
   for (;;) {

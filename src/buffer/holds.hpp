@@ -11,6 +11,7 @@ class FastLease;
 /// keep its address. Leases and work come and go without the buffer's lock; addresses are given away with it.
 class Holds {
  public:
+  /// Relaxed: under the buffer's lock, as is who asks whether there are any.
   void add_lease() noexcept { leases_.fetch_add(1, std::memory_order_relaxed); }
   /// Release: what the lease's holder did is visible to a thread that sees the count fall.
   void end_lease() noexcept { leases_.fetch_sub(1, std::memory_order_release); }
@@ -23,11 +24,13 @@ class Holds {
   /// Work that may keep the address runs on this thread.
   void begin_work() noexcept {
     works_on_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-    works_.fetch_add(1, std::memory_order_relaxed);
+    // Release: a thread that sees the work (`has_running_work`) sees whose it is, and not its own of before.
+    works_.fetch_add(1, std::memory_order_release);
   }
+  /// Release: what the work did is visible to a thread that sees the count fall.
   void end_work() noexcept { works_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool has_running_work() const noexcept { return works_.load(std::memory_order_acquire) != 0; }
-  /// The thread of the latest such work.
+  /// The thread of the latest such work. Relaxed: asked behind `has_running_work`, which acquires it.
   [[nodiscard]] std::thread::id works_on() const noexcept { return works_on_.load(std::memory_order_relaxed); }
 
   /// The host has been given an address that it may keep, and write through if it is `for_writing`.

@@ -33,7 +33,7 @@ class HostWatch {
  public:
   explicit HostWatch(Tracking tracking) noexcept : tracking_(tracking) {}
 
-  /// What serves: small buffers and shared memory are not worth tracking by page. Thread-safe.
+  /// What serves: small buffers and shared memory are not worth tracking by page. Thread-safe. Relaxed: a word alone.
   [[nodiscard]] Tracking tracking() const noexcept { return tracking_.load(std::memory_order_relaxed); }
   void track_by_access() noexcept { tracking_.store(Tracking::access, std::memory_order_relaxed); }
   /// Under UNIMEM_CHECK=2: begins to keep what has been written at all, and accesses to stale host bytes.

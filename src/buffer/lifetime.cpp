@@ -96,6 +96,7 @@ void BufferCore::become_listed() {
 
 std::shared_ptr<void> BufferCore::hold() noexcept {
   auto& keepers = parts_->keepers;
+  // Relaxed: who holds it already, or the manager that lists it, has ordered its making before this.
   auto known = keepers.load(std::memory_order_relaxed);
   do {
     if (known == 0) return nullptr;

@@ -140,7 +140,7 @@ void SharedMemory::end(ByteRange range, Access access, Outcome outcome) {
 void SharedMemory::end_later(ByteRange range, Access access, Outcome outcome) {
   std::scoped_lock const lock(due_mutex_);
   due_.push_back({range, access, outcome});
-  has_due_.store(true, std::memory_order_relaxed);
+  has_due_.store(true, std::memory_order_relaxed);  // who comes behind this one sees it; what is due is under the lock
 }
 
 void SharedMemory::end_what_is_due() {

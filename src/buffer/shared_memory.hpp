@@ -134,6 +134,7 @@ class SharedMemory {
   std::vector<Due> due_;
   std::atomic<bool> has_due_{false};
   /// When it was last looked whether who is in the way lives.
+  /// Relaxed: about when.
   std::atomic<std::chrono::steady_clock::duration> looked_{};
   std::uint64_t seen_;
   bool loses_ = true;  ///< something is lost, perhaps

@@ -8,6 +8,7 @@ namespace unimem::detail {
 /// parent's.
 class BriefLock {
  public:
+  // Acquire and release: what one holder did is visible to the next.
   void lock() noexcept {
     if (held_.exchange(true, std::memory_order_acquire)) [[unlikely]]
       wait();

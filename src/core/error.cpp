@@ -19,7 +19,8 @@ std::string shown(std::string_view text) {
   std::string line;
   line.reserve(text.size());
   for (char const c : text) {
-    bool const is_control = (c >= 0 && c < ' ') || c == 0x7F;
+    auto const byte = static_cast<unsigned char>(c);  // char has no sign on every processor
+    bool const is_control = byte < ' ' || byte == 0x7F;
     line += !is_control ? std::string(1, c)
             : c == '\n' ? "\\n"
                         : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));

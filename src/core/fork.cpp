@@ -17,7 +17,8 @@ bool const Fork::registered = [] {
 }();
 
 void Fork::begin_child() noexcept {
-  forks_so_far.fetch_add(1, std::memory_order_relaxed);
+  forks_so_far.fetch_add(1, std::memory_order_relaxed);  // the child has one thread
+  // Acquire: each hook is put before the others with a release, and by one exchange after the other.
   for (auto const* hook = hooks.load(std::memory_order_acquire); hook != nullptr; hook = hook->before_) hook->what_();
 }
 

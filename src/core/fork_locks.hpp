@@ -17,6 +17,8 @@ class SpinLock {
  public:
   [[nodiscard]] bool lock() noexcept {
     unsigned tries = 0;
+    // Acquire, and release in `unlock`: as of any lock. Whether it was given up is a word for itself, which only a
+    // forked child writes.
     while (held_.exchange(true, std::memory_order_acquire)) {
       while (held_.load(std::memory_order_relaxed)) {
         if (++tries < 64) continue;

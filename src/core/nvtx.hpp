@@ -17,6 +17,7 @@ class NvtxRange {
   /// `name()` gives the name, a std::string, and is called only where a tool listens.
   template <class Name>
   explicit NvtxRange(Name const& name) noexcept {
+    // Acquire: who sees that a tool listens sees its functions.
     if (listening.load(std::memory_order_acquire) != State::off) [[unlikely]]
       begin(name);
   }

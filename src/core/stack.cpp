@@ -167,7 +167,7 @@ std::atomic<std::vector<std::string> (*)() noexcept> place_describer{nullptr};
 }  // namespace
 
 void set_place_describer(std::vector<std::string> (*describe)() noexcept) noexcept {
-  place_describer.store(describe, std::memory_order_release);
+  place_describer.store(describe, std::memory_order_release);  // with what it was made from
 }
 
 namespace detail {

@@ -55,7 +55,7 @@ void give_back_pages(void* address, std::size_t bytes) noexcept {
 
 namespace {
 
-std::atomic<std::size_t> elsewhere{0};
+std::atomic<std::size_t> elsewhere{0};  // relaxed: a count alone
 
 }  // namespace
 

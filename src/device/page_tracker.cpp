@@ -65,7 +65,8 @@ Slot& slot() {
   }
   auto* const fresh = new (page) Slot{nullptr};
   Slot* other = nullptr;
-  // No static that initializes itself under a lock: a child may be forked while another thread holds it.
+  // No static that initializes itself under a lock: a child may be forked while another thread holds it. Acquire and
+  // release: with the pointer what it points to is seen.
   if (known.compare_exchange_strong(other, fresh, std::memory_order_acq_rel)) return *fresh;
   munmap(page, sizeof(Slot));
   return *other;
@@ -140,7 +141,7 @@ PageTracker& PageTracker::of_this_process() {
   if (known != nullptr) return *known;
   auto fresh = std::make_unique<PageTracker>();
   PageTracker* other = nullptr;
-  fresh->inherited_ = latest.load(std::memory_order_relaxed);
+  fresh->inherited_ = latest.load(std::memory_order_relaxed);  // a parent's: this process was forked behind it
   if (!current.compare_exchange_strong(other, fresh.get(), std::memory_order_acq_rel)) return *other;
   latest.store(fresh.get(), std::memory_order_relaxed);
   return *fresh.release();

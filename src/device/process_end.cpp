@@ -30,6 +30,7 @@ Farewell& farewell() {
 std::atomic<bool> gone{false};
 thread_local bool main_thread_over = false;  // nothing to destroy, so it can be read to the very end
 
+// `gone` is a release for the threads that go on: who sees it sees the last acts done.
 void say_farewell() noexcept {
   if (gone.load(std::memory_order_acquire)) return;
   std::lock_guard const lock{farewell().mutex};

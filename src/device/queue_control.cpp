@@ -32,7 +32,7 @@ QueueControl& QueueControl::create(Work work) {
   // Kept reachable, so that leak checkers see an owner; never freed, so that events of dead queues can still be asked.
   static constinit std::atomic<QueueControl*> latest{nullptr};
   auto* const control = new QueueControl{next_id.fetch_add(1, std::memory_order_relaxed), work};
-  control->made_before_ = latest.exchange(control, std::memory_order_relaxed);
+  control->made_before_ = latest.exchange(control, std::memory_order_relaxed);  // nobody follows it
   return *control;
 }
 
@@ -101,7 +101,7 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
     std::lock_guard const lock{mutex_};
     if (failure) {
       dropped = keep(ticket, std::move(failure));
-      may_fail_.store(true, std::memory_order_release);
+      may_fail_.store(true, std::memory_order_release);  // before the ticket, which publishes it too
     }
     // Release: a thread that reads the ticket also sees the work's bytes, and its failure.
     if (ticket > completed_.load(std::memory_order_relaxed)) completed_.store(ticket, std::memory_order_release);

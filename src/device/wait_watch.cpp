@@ -22,7 +22,7 @@ WaitInterrupted::WaitInterrupted(std::string_view what) : RuntimeError(fmt::form
 WaitInterrupted::~WaitInterrupted() = default;
 
 void set_wait_watch(WaitWatch const* watch) noexcept {
-  the_watch.store(watch, std::memory_order_release);
+  the_watch.store(watch, std::memory_order_release);  // with what it points to
 }
 
 detail::WatchedWait::WatchedWait(std::string_view what, Watched watched) noexcept

@@ -29,7 +29,7 @@ Roster& roster() {
 }
 
 void shut_all_down() {
-  ending.store(true, std::memory_order_relaxed);
+  ending.store(true, std::memory_order_relaxed);  // who has missed it looks again under the lock
   // Under the lock, so that a queue closed by another thread meanwhile is not destroyed while it is being shut down.
   std::lock_guard const lock{roster().mutex};
   for (auto* const worker : roster().workers) worker->shut_down();

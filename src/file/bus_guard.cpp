@@ -57,6 +57,7 @@ std::size_t missing_bytes(GuardedRegionNode const& region, std::uintptr_t page, 
   return std::min<std::size_t>(end - page, filling_bytes);
 }
 
+/// Release, the first address before the last: who sees that something is missing sees from where on (`missing`).
 void note_missing(GuardedRegionNode& region, std::uintptr_t first, std::uintptr_t last) noexcept {
   auto known = region.first_missing.load(std::memory_order_relaxed);
   while (first < known && !region.first_missing.compare_exchange_weak(known, first, std::memory_order_release)) {
@@ -67,9 +68,18 @@ void note_missing(GuardedRegionNode& region, std::uintptr_t first, std::uintptr_
 }
 
 bool mend(std::uintptr_t address) noexcept {
+  // Acquire: each entry is put before the others with a release, and by one exchange after the other.
   for (auto* node = first_node.load(std::memory_order_acquire); node != nullptr; node = node->next) {
-    auto const end = node->end.load(std::memory_order_acquire);
-    if (address >= end || address < node->begin.load(std::memory_order_acquire)) continue;
+    auto end = node->end.load(std::memory_order_acquire);
+    auto begin = node->begin.load(std::memory_order_acquire);
+    // An entry may be reused between the two: a beginning that is its new region's comes behind the 0 that its old one
+    // left for an end.
+    for (auto now = node->end.load(std::memory_order_acquire); now != end;
+         now = node->end.load(std::memory_order_acquire)) {
+      end = now;
+      begin = node->begin.load(std::memory_order_acquire);
+    }
+    if (address >= end || address < begin) continue;
     auto const page = address & ~(page_bytes - 1);
     auto const bytes = missing_bytes(*node, page, end);
     // Before it can be seen. No byte of it is ever anything else: another thread may be reading there. The call itself,
@@ -124,6 +134,7 @@ GuardedRegionNode* take_node() {
   std::call_once(installed, install_handler);
   for (auto* node = first_node.load(std::memory_order_acquire); node != nullptr; node = node->next) {
     bool free = false;
+    // Acquire: that its last region has ended comes before what is said of the next.
     if (node->taken.compare_exchange_strong(free, true, std::memory_order_acquire)) return node;
   }
   auto* const node = new GuardedRegionNode;  // for good: see GuardedRegionNode
@@ -136,6 +147,8 @@ GuardedRegionNode* take_node() {
 }  // namespace
 
 GuardedRegion::GuardedRegion(void* begin, std::size_t bytes, Source source) : node_(take_node()) {
+  // Relaxed: the end, which makes it a region, is a release. The beginning is one, too: it comes behind the old end
+  // (`mend`).
   node_->first_missing.store(std::numeric_limits<std::uintptr_t>::max(), std::memory_order_relaxed);
   node_->last_missing.store(0, std::memory_order_relaxed);
   node_->descriptor.store(source.descriptor, std::memory_order_relaxed);
@@ -145,6 +158,7 @@ GuardedRegion::GuardedRegion(void* begin, std::size_t bytes, Source source) : no
 }
 
 GuardedRegion::~GuardedRegion() {
+  // Release: whoever takes it next finds no region.
   node_->end.store(0, std::memory_order_release);
   node_->taken.store(false, std::memory_order_release);
 }
@@ -156,7 +170,7 @@ bool GuardedRegion::broken() const noexcept {
 ByteRange GuardedRegion::missing() const noexcept {
   auto const last = node_->last_missing.load(std::memory_order_acquire);
   if (last == 0) return {};
-  auto const begin = node_->begin.load(std::memory_order_relaxed);
+  auto const begin = node_->begin.load(std::memory_order_relaxed);  // this region's own
   return {node_->first_missing.load(std::memory_order_acquire) - begin, last - begin};
 }
 

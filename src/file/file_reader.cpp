@@ -59,7 +59,7 @@ ReadCount FileReader::read(File const& file, std::uint64_t offset, std::span<std
       // Some file systems say so only now, at the first request. A caller that asked for this way
       // is told; for others the page cache is as good.
       if (way_ == ReadWay::direct || error.code != EINVAL) throw;
-      refused_.store(true, std::memory_order_relaxed);
+      refused_.store(true, std::memory_order_relaxed);  // who has missed it is refused itself
     }
   }
   return {read_cached(file, offset, to, terms), 0, 0};

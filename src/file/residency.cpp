@@ -61,7 +61,7 @@ std::optional<double> probed_share(File const& file, std::uint64_t offset, std::
   if (bytes == 0) return std::nullopt;
   auto const count = std::min(bytes, samples);
   // Elsewhere in each part every time: what has been tried is there the next time.
-  static std::atomic<std::uint64_t> times{0};
+  static std::atomic<std::uint64_t> times{0};  // relaxed: a number alone
   auto const turn = times.fetch_add(1, std::memory_order_relaxed) * 0x9E3779B97F4A7C15U;
   unsigned resident = 0;
   for (std::uint64_t i = 0; i < count; ++i) {

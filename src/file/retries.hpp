@@ -12,7 +12,7 @@ class Retries {
   /// At most `limit` times one after the other for the same bytes.
   explicit Retries(unsigned limit) noexcept : limit_(limit) {}
 
-  /// Reads that failed, were interrupted or came short, and were gone on with.
+  /// Reads that failed, were interrupted or came short, and were gone on with. Relaxed: a count alone.
   [[nodiscard]] std::uint64_t times() const noexcept { return times_.load(std::memory_order_relaxed); }
 
  private:

@@ -30,6 +30,8 @@ class AdmissionQueue {
   [[nodiscard]] bool take(std::chrono::steady_clock::duration patience);
   void end() noexcept;
 
+  // Relaxed: the turn itself changes under the lock. A thread knows its own for sure, and of others' a moment ago.
+
   /// How much the thread that has the turn still needs: others may have what there is beyond that.
   void want(std::size_t bytes) noexcept { wanted_.store(bytes, std::memory_order_relaxed); }
   [[nodiscard]] std::size_t wanted() const noexcept { return wanted_.load(std::memory_order_relaxed); }

@@ -21,6 +21,7 @@ namespace unimem::detail {
 /// What the files of the user's have moved that stand behind a manager's buffers.
 struct FileTraffic {
   FileMemory::Moved read, written;
+  // Relaxed: numbers alone. Who is asked for a file's memory is found under a lock.
   std::atomic<std::uint64_t> direct{0};   ///< bytes read past the page cache
   std::atomic<std::uint64_t> by_ring{0};  ///< of these, by io_uring
   std::atomic<std::size_t> mapped{0};     ///< bytes that are in memory now as the files' own pages

@@ -19,6 +19,7 @@ class Evictor {
 
   /// Counts alone: nothing else is published through them.
   struct Counts {
+    // Relaxed: counts alone.
     std::atomic<std::uint64_t> evictions{0};
     std::atomic<std::uint64_t> failures{0};
     std::atomic<std::size_t> bytes{0};

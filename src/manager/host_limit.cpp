@@ -23,6 +23,7 @@ HostLimit::HostLimit(std::size_t from_outside, std::function<void()> trimmed)
 }
 
 void HostLimit::add(MemoryPool& pool) noexcept {
+  // Release: who finds it finds it made.
   pools_[static_cast<std::size_t>(pool.location())].store(&pool, std::memory_order_release);
 }
 

@@ -65,7 +65,7 @@ class HostLimit {
   std::function<void()> const trimmed_;
   std::shared_ptr<SharedLimit> const whole_;
   std::array<std::shared_ptr<LimitShare>, places> shares_;
-  std::array<std::atomic<MemoryPool*>, places> pools_{};  ///< by location
+  std::array<std::atomic<MemoryPool*>, places> pools_{};  ///< by location; acquire: with what it points to
 };
 
 }  // namespace unimem::detail

@@ -127,6 +127,7 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   std::shared_ptr<detail::FileTraffic> const files = std::make_shared<detail::FileTraffic>();  ///< of users
   std::unique_ptr<detail::UsageBook> book;
   // Counts alone: nothing else is published through them, so relaxed.
+  // Relaxed: counts alone.
   std::atomic<std::uint64_t> cache_trims{0};
   std::atomic<std::uint64_t> defragmentations{0};
   std::atomic<std::uint64_t> waits{0};

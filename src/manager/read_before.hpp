@@ -32,7 +32,7 @@ class ReadBefore {
     return words_[i / 64].load(std::memory_order_relaxed);
   }
 
-  std::vector<std::atomic<std::uint64_t>> words_;
+  std::vector<std::atomic<std::uint64_t>> words_;  ///< relaxed: hints alone
 };
 
 }  // namespace unimem::detail

@@ -22,7 +22,7 @@ void Residents::remove(Resident& resident) noexcept {
     return found == residents_.end() || found->second.inside == std::thread::id{} || found->second.inside == me;
   });
   residents_.erase(&resident);
-  removals_.fetch_add(1, std::memory_order_release);
+  removals_.fetch_add(1, std::memory_order_release);  // with it that its memory has come back
 }
 
 bool Residents::retire(Resident& resident) noexcept {

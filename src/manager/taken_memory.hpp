@@ -11,6 +11,7 @@ namespace unimem::detail {
 /// asked back, and there may be some when they have ended. Thread-safe.
 class TakenMemory {
  public:
+  // Release: a thread that sees another number of times sees the sum of then.
   void add(std::size_t bytes) noexcept {
     bytes_.fetch_add(bytes, std::memory_order_relaxed);
     times_.fetch_add(1, std::memory_order_release);
@@ -23,6 +24,7 @@ class TakenMemory {
   class Attempt {
    public:
     Attempt(TakenMemory* on, std::size_t bytes) noexcept : on_(on), bytes_(bytes) {
+      // Acquire: what the pool does follows. Release, as `subtract`: the sum tells of all that came before.
       if (on_ != nullptr) on_->bytes_.fetch_add(bytes_, std::memory_order_acq_rel);
     }
     Attempt(Attempt const&) = delete;

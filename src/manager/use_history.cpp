@@ -32,7 +32,8 @@ double expected_rest(std::span<const float> gaps, double age) noexcept {
 }
 
 void UseClock::learn(float gap) noexcept {
-  // Not in one step: two threads at once may lose one of their gaps, which is as good as another.
+  // Relaxed: estimates alone. Not in one step: two threads at once may lose one of their gaps, which is as good as
+  // another.
   auto const count = learned_.load(std::memory_order_relaxed);
   learned_.store(count + 1, std::memory_order_relaxed);
   gaps_[count % gaps_.size()].store(gap, std::memory_order_relaxed);

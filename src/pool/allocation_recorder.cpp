@@ -62,7 +62,7 @@ struct Recording {
 
 constinit PerProcess<Recording> recordings;
 /// The recorder of this process or, where that has none, of an ancestor's.
-constinit std::atomic<AllocationRecorder*> latest{nullptr};
+constinit std::atomic<AllocationRecorder*> latest{nullptr};  // acquire and release: with what it points to
 
 // A child that lives longer would keep the file from the next process.
 Fork::Hook const closes_file{[]() noexcept {

@@ -84,7 +84,8 @@ class Depots {
   /// Throws std::logic_error unless the bits say which depots have something. The magazines are seized.
   void validate() const;
 
-  /// Bytes in here, and those of them in large blocks; a moment ago.
+  /// Bytes in here, and those of them in large blocks; a moment ago. Relaxed, as all in here: blocks change hands under
+  /// the depots' locks, and what is read without them is a hint.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::size_t large_bytes() const noexcept { return large_bytes_.load(std::memory_order_relaxed); }
 

@@ -34,6 +34,8 @@ Extents::Piece piece_of(SlabBlock block) noexcept {
 
 ExtentCounts PublishedCounts::read() const noexcept {
   for (;;) {
+    // Acquire, all but the last: none of them is read before the one above it. A count that is newer than the number
+    // brings the odd number with it (`publish`), which the last load then sees.
     auto const before = number_.load(std::memory_order_acquire);
     std::array<std::size_t, 4> seen{};
     for (std::size_t i = 0; i < seen.size(); ++i) seen[i] = counts_[i].load(std::memory_order_acquire);

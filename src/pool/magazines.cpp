@@ -100,6 +100,7 @@ std::size_t Magazines::take_half(std::size_t bytes, std::span<Block*, Magazine::
 }
 
 void OwnerGate::wait_for_owner() const noexcept {
+  // Acquire: behind the owner's `leave`.
   while (inside_.load(std::memory_order_acquire)) std::this_thread::yield();
 }
 

@@ -38,6 +38,8 @@ class OwnerGate {
  public:
   /// For the owner: false, and it stays outside, while another thread has seized this.
   [[nodiscard]] bool enter() noexcept {
+    // Relaxed, on any processor: the heavy barrier runs on this one either before this store, and then the load sees
+    // that it is seized, or behind it, and then who seizes sees it. Acquire: behind whoever has given it up.
     inside_.store(true, std::memory_order_relaxed);
     light_barrier();
     if (seized_.load(std::memory_order_acquire)) [[unlikely]] {
@@ -46,6 +48,7 @@ class OwnerGate {
     }
     return true;
   }
+  /// Release: what was done inside is seen by whoever waited for it.
   void leave() noexcept { inside_.store(false, std::memory_order_release); }
 
   /// For any thread: says that this is wanted. What follows, in this order: `heavy_barrier()`, `wait_for_owner()`,

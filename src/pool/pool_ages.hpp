@@ -36,7 +36,8 @@ class PoolAges {
     return static_cast<std::uint64_t>(std::max<std::chrono::nanoseconds>(time.time_since_epoch(), {}).count());
   }
 
-  /// Whether something that is parked may be too old. One load.
+  /// Whether something that is parked may be too old. One load. Relaxed: a time alone; two that look at once do it
+  /// twice.
   [[nodiscard]] bool parked_may_be_due(Time now) const noexcept {
     if (!matter()) return false;
     auto const since = young_since_.load(std::memory_order_relaxed);

@@ -55,6 +55,7 @@ class PoolCounts {
 
   /// As `MemoryPool` says.
   [[nodiscard]] bool set_marks(std::size_t below, std::size_t above) noexcept;
+  /// Relaxed: a word alone; what it is about is asked for under the pool's lock.
   [[nodiscard]] bool has_left_marks() const noexcept { return left_marks_.load(std::memory_order_relaxed); }
 
   [[nodiscard]] std::size_t active_bytes() const noexcept { return counts_.active_bytes; }

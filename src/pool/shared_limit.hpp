@@ -32,9 +32,9 @@ class SharedLimit {
 
   [[nodiscard]] bool take(std::size_t bytes) noexcept {
     std::lock_guard const lock{mutex_};
-    // Counts alone: no other memory is published through them. What is left only grows meanwhile.
+    // What is left only grows meanwhile.
     if (bytes > left_.load(std::memory_order_relaxed)) return false;
-    left_.fetch_sub(bytes, std::memory_order_relaxed);
+    left_.fetch_sub(bytes, std::memory_order_release);  // who sees that less is left sees who has it (LimitShare::most)
     return true;
   }
 
@@ -58,7 +58,7 @@ class SharedLimit {
   [[nodiscard]] std::mutex& pausing() noexcept { return mutex_; }
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
-  [[nodiscard]] std::size_t left() const noexcept { return left_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t left() const noexcept { return left_.load(std::memory_order_acquire); }
   /// How often something has come back so far.
   [[nodiscard]] std::uint64_t returns() const noexcept { return returns_.load(std::memory_order_acquire); }
   [[nodiscard]] std::string_view name() const noexcept { return name_; }
@@ -82,7 +82,7 @@ class LimitShare {
       : whole_(std::move(whole)), make_room_(std::move(make_room)) {}
 
   [[nodiscard]] bool take(std::size_t bytes) noexcept {
-    // In the order in which what it may have is never told too small.
+    // In the order in which what it may have is never told too small: `most` reads the other way round.
     taken_.fetch_add(bytes, std::memory_order_relaxed);
     if (whole_->take(bytes)) return true;
     taken_.fetch_sub(bytes, std::memory_order_relaxed);
@@ -91,12 +91,14 @@ class LimitShare {
 
   void give_back(std::size_t bytes) noexcept {
     whole_->give_back(bytes);
-    taken_.fetch_sub(bytes, std::memory_order_relaxed);
+    // Here it may be told too small for a moment. Release: who sees this sees that something has come back (`returns`).
+    taken_.fetch_sub(bytes, std::memory_order_release);
   }
 
   /// What the pool may reserve, as far as the others leave it; what they do meanwhile may change that at once.
   [[nodiscard]] std::size_t most() const noexcept {
-    auto const taken = taken_.load(std::memory_order_relaxed), left = whole_->left();
+    auto const left = whole_->left();
+    auto const taken = taken_.load(std::memory_order_acquire);
     return left > std::numeric_limits<std::size_t>::max() - taken ? std::numeric_limits<std::size_t>::max()
                                                                   : taken + left;
   }

@@ -29,6 +29,7 @@ SmallBlocks::Class& SmallBlocks::class_of(std::size_t bytes, std::size_t alignme
   return classes_[cell_of(bytes, alignment) / step - 1];
 }
 
+// Relaxed: about how many there are is enough, also if two threads count at once.
 bool SmallBlocks::goes_alone(std::size_t bytes, std::size_t alignment) noexcept {
   auto& of = class_of(bytes, alignment);
   auto const alone = of.alone.load(std::memory_order_relaxed);

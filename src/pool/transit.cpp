@@ -36,6 +36,7 @@ void Transit::end_returning(Passage& passage) noexcept {
 }
 
 void Transit::tell_newest() noexcept {
+  // Relaxed: a thread knows for sure whether it is itself.
   newest_.store(returns_ != nullptr ? returns_->thread_ : std::thread::id{}, std::memory_order_relaxed);
 }
 

@@ -29,7 +29,7 @@ enum class Step : std::uint8_t {
 /// Null outside tests. It is called on whatever thread takes a step, at some of them with the table's lock.
 inline std::atomic<void (*)(Step)> step_watcher{nullptr};
 
-/// A load.
+/// A load. Relaxed: a test sets it before there is a thread to see it.
 inline void at_step(Step step) noexcept {
   if (auto* const watcher = step_watcher.load(std::memory_order_relaxed)) [[unlikely]]
     watcher(step);

@@ -166,7 +166,8 @@ BufferRegistry::State& BufferRegistry::state() const {
   auto* known = state_.load(std::memory_order_acquire);
   if (!known->made.inherited()) return *known;
   auto fresh = std::make_unique<State>(known);
-  // Without a lock, which a child may have inherited locked. The first caller makes it for all.
+  // Without a lock, which a child may have inherited locked. The first caller makes it for all; acquire and release:
+  // with the pointer what it points to is seen.
   if (state_.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
   return *known;
 }

@@ -56,6 +56,7 @@ class Conveyor {
   /// All threads are to stop. The first error is kept; a null one means that the caller asked to.
   void stop(std::exception_ptr error) noexcept;
 
+  /// Relaxed: a word alone; the error is asked for under the lock.
   [[nodiscard]] bool stopping() const noexcept { return stopping_.load(std::memory_order_relaxed); }
 
   /// Whether it was asked to stop, and the first error, if that was the reason.

@@ -65,7 +65,7 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> to, ReadTerms te
   terms.doing = reading_input;
   auto const count = reader_.read(file_, data_offset_ + offset, to, terms);
   if (count.bytes != to.size() && !(terms.stop && terms.stop())) throw_shrunk();
-  read_.fetch_add(count.bytes, std::memory_order_relaxed);
+  read_.fetch_add(count.bytes, std::memory_order_relaxed);  // counts alone
   direct_.fetch_add(count.direct, std::memory_order_relaxed);
 }
 

@@ -71,7 +71,7 @@ class InputFile {
 
   File file_;
   FileReader reader_;
-  mutable std::atomic<std::uint64_t> read_{0}, direct_{0};
+  mutable std::atomic<std::uint64_t> read_{0}, direct_{0};  ///< relaxed: counts alone
   std::uint64_t bytes_ = 0;
   std::uint64_t data_offset_ = 0;
   std::size_t header_bytes_ = 0;

@@ -46,6 +46,7 @@ CpuDevice::~CpuDevice() {
   asking_.end();
 }
 
+// Relaxed, here and below: counts alone, no memory is published through them.
 MemoryInfo CpuDevice::memory_info() const {
   auto const left = info_.total_bytes - live_bytes_.load(std::memory_order_relaxed);
   return {std::min({left, available_memory_bytes(), headroom()}), info_.total_bytes};

@@ -106,7 +106,7 @@ void ThreadPool::work() {
     work_.wait(lock, [&] { return closing_ || !loops_.empty(); });
     if (closing_) return;
     auto& loop = *loops_.front();
-    loop.helpers.fetch_add(1, std::memory_order_relaxed);
+    loop.helpers.fetch_add(1, std::memory_order_relaxed);  // under the lock that the caller takes before it looks
     lock.unlock();
     take_part(loop);
     lock.lock();

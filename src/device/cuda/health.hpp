@@ -24,6 +24,7 @@ class Health {
     note(code);
     return cuda::failure_of(driver_, code, call);
   }
+  // Release: a thread that sees it comes behind the call that failed.
   void note(Result code) noexcept {
     if (is_fatal(code)) lost_.store(true, std::memory_order_release);
   }
