@@ -41,7 +41,9 @@ TEST(Text, AFullListLeavesOutWhatIsUnknown) {
   auto const text = to_text(devices_of_unequal_width(), ReportDetail::full);
   EXPECT_THAT(text, HasSubstr("opencl:10  Accelerator\n  backend        opencl\n  kind           GPU\n"
                               "  driver         OpenCL 3.0\n  memory         2 KiB, 1.50 KiB free\n"));
-  EXPECT_THAT(text, HasSubstr("  can do         host kernels, 64-bit floating point, 64-bit atomics, memory shared with the host\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("  can do         host kernels, 64-bit floating point, 64-bit atomics, memory shared with the host\n"));
   EXPECT_THAT(text, HasSubstr("  can do         source kernels\n"));
   EXPECT_THAT(text, Not(HasSubstr("vendor")));
 }

@@ -47,7 +47,8 @@ inline constexpr int snapshot_schema = 1;
 
 /// `{"devices":[{"id","backend","name","total_bytes","free_bytes"}],"unavailable":[{"backend","reason"}]}`; in full
 /// also `vendor driver compute_units max_allocation alignment is_gpu integrated doubles atomics64 max_group_items
-/// group_memory_bytes compiles_source runs_host_form shares_storage_with_host maps_pages limited_by` of each device. Where a manager was asked, also
+/// group_memory_bytes compiles_source runs_host_form shares_storage_with_host maps_pages limited_by` of each device.
+/// Where a manager was asked, also
 /// `"limits":{"host":…}` of each device, by location and empty where the manager may have all there is. Where links
 /// were asked for, also
 /// `"links":[{"from","to","bytes_per_second","latency_seconds","via_host","source","within_cache"}]`, the source being
