@@ -293,6 +293,7 @@ void bind_kernels(nb::module_& m) {
   nb::class_<Kernel>(m, "_Kernel", "A kernel's source form.")
       .def(nb::init<std::string>(), nb::arg("name"))
       .def("_source", [](Kernel& self, std::string text) { self.source(std::move(text)); })
+      .def("_group", [](Kernel& self, std::size_t x, std::size_t y, std::size_t z) { self.group({x, y, z}); })
       .def("_build", [](Kernel const& self, Device& device) { unlocked([&] { self.build(device); }); })
       .def("_is_built", &Kernel::is_built);
   m.def(

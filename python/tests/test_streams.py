@@ -63,6 +63,31 @@ def test_a_kernel_of_ones_own_maps_a_file(tmp_path, opencl):
     np.testing.assert_array_equal(np.load(out), values * values)
 
 
+@pytest.mark.parametrize("first", ["group", "source"])
+def test_a_kernel_of_ones_own_runs_in_its_groups(tmp_path, opencl, first):
+    values = np.arange(10_000, dtype=np.float32)
+    path, out = tmp_path / "in.npy", tmp_path / "out.npy"
+    np.save(path, values)
+    text = """
+        UNIMEM_KERNEL turned(UNIMEM_CONST_BUFFER(unimem_f32, in), UNIMEM_BUFFER(unimem_f32, out), unimem_u64 count) {
+          UNIMEM_SHARED unimem_f32 all[25];
+          all[UNIMEM_LOCAL_X] = UNIMEM_DATA(const unimem_f32, in)[UNIMEM_ITEM_X];
+          UNIMEM_BARRIER();
+          UNIMEM_DATA(unimem_f32, out)[UNIMEM_ITEM_X] = all[24 - UNIMEM_LOCAL_X];
+        }"""
+    turned = Kernel("turned").group(25).source(text) if first == "group" else Kernel("turned").source(text).group(25)
+    stream_file(path, turned, device=opencl, output=out, chunk_bytes=4000)
+    np.testing.assert_array_equal(np.load(out), values.reshape(-1, 25)[:, ::-1].ravel())
+    out.unlink()
+    with pytest.raises(unimem.InvalidArgument, match="1024 × 1 × 1.*whole groups of 25"):
+        stream_file(path, turned, device=opencl, output=out, chunk_bytes=4096)
+    assert not out.exists()
+    np.save(path, values[:9_999])  # the last chunk is not of whole groups
+    with pytest.raises(unimem.InvalidArgument, match="999 × 1 × 1.*whole groups of 25"):
+        stream_file(path, turned, device=opencl, output=out, chunk_bytes=4000)
+    assert not out.exists()
+
+
 def test_bad_input_is_named(tmp_path, file, sim):
     with pytest.raises(IoError) as caught:
         stream_file(tmp_path / "missing", histogram())

@@ -124,6 +124,8 @@ class Kernel:
     def group(self, group: int | tuple[int, ...]) -> Kernel:
         """Sets in groups of how many items it is launched where the launch says nothing else; returns the kernel."""
         self._group = tuple(_group(group))
+        if self._native is not None:
+            self._native._group(*self._group)
         return self
 
     def source(self, text: str) -> Kernel:
@@ -131,6 +133,8 @@ class Kernel:
         text = text_of("text", text)
         self._native = _unimem._Kernel(self.name)
         self._native._source(text)
+        if self._group is not None:
+            self._native._group(*self._group)
         self._parameters = _parameters(text, self.name)
         return self
 

@@ -5,8 +5,9 @@
 
 namespace unimem::detail {
 
-/// The portable names (docs/kernels.md) by which a kernel asks for its group, and so needs one of a known size.
-inline constexpr std::array<std::string_view, 22> group_words{
+/// The portable names (docs/kernels.md) by which a kernel asks for its group, and so needs one of a known size. Also
+/// the beginnings that a macro puts them together from: UNIMEM_LOCAL_##x.
+inline constexpr std::array<std::string_view, 27> group_words{
     "UNIMEM_BARRIER",
     "UNIMEM_SHARED",
     "UNIMEM_SHARED_POINTER",
@@ -29,10 +30,16 @@ inline constexpr std::array<std::string_view, 22> group_words{
     "unimem_group_max",
     "unimem_group_inclusive_sum",
     "unimem_group_exclusive_sum",
+    "UNIMEM_LOCAL_",
+    "UNIMEM_GROUP_",
+    "UNIMEM_GROUP_SIZE_",
+    "UNIMEM_GROUPS_",
+    "unimem_group_",
 };
 
 /// Those by which it asks for the size of its range.
-inline constexpr std::array<std::string_view, 3> range_words{"UNIMEM_RANGE_X", "UNIMEM_RANGE_Y", "UNIMEM_RANGE_Z"};
+inline constexpr std::array<std::string_view, 4> range_words{"UNIMEM_RANGE_X", "UNIMEM_RANGE_Y", "UNIMEM_RANGE_Z",
+                                                             "UNIMEM_RANGE_"};
 
 /// Functions over the values of a group's items, in both languages, each of which calls them with the same `scratch`,
 /// one element an item. UNIMEM_OVERLOADED begins one of several functions of a name. Sums of floating point have one

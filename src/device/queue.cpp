@@ -65,6 +65,11 @@ void check_apart(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> 
   }
 }
 
+/// The same range, having checked that its groups are some and whole: what is left over would not be run.
+Range in_whole_groups(Range range) {
+  return range.has_group() ? range.group(range.group_size) : range;
+}
+
 }  // namespace
 
 Program::~Program() = default;
@@ -273,6 +278,7 @@ Event Queue::run(std::shared_ptr<Program const> program, Range range, std::span<
                  std::span<const Event> needs) {
   auto& queue = backend();
   if (!program) throw InvalidArgument("program", "null", "one that a device has compiled");
+  range = in_whole_groups(range);
   if (range.items() == 0) return record();
   return after(needs, [&] { return queue.run(std::move(program), range, arguments, needs); });
 }
@@ -281,7 +287,7 @@ std::shared_ptr<CapturedRuns const> Queue::capture(std::vector<ProgramRun> runs)
   auto& queue = backend();
   std::erase_if(runs, [](ProgramRun const& run) {
     if (!run.program) throw InvalidArgument("program", "null", "one that a device has compiled");
-    return run.range.items() == 0;
+    return in_whole_groups(run.range).items() == 0;
   });
   if (!runs.empty()) {
     if (auto captured = queue.capture(runs)) return captured;

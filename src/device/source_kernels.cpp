@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <map>
+#include <set>
 
 namespace unimem::detail {
 namespace {
@@ -47,9 +49,53 @@ void skip_to_end(SourceWords& words, std::string_view open, std::string_view clo
   }
 }
 
+/// Reads on to the end of a body, each branch of an #if for itself. False if there is no telling where it is: macros
+/// have braces of their own.
+bool skip_body(SourceWords& words) {
+  int depth = 1;
+  std::vector<int> at_if;
+  for (auto word = words.next(); !word.empty(); word = words.next()) {
+    if (word == "#") {
+      auto const directive = words.next();
+      if (directive.starts_with("if")) at_if.push_back(depth);
+      if (directive.starts_with("el") && !at_if.empty()) depth = at_if.back();
+      if (directive == "endif" && !at_if.empty()) at_if.pop_back();
+    } else if (word == "UNIMEM_KERNEL" || word == "UNIMEM_FUNCTION" || word == "__kernel" || word == "__global__") {
+      return false;
+    }
+    depth += word == "{" ? 1 : word == "}" ? -1 : 0;
+    if (depth == 0) return true;
+  }
+  return false;
+}
+
 bool begins_kernel(std::string_view word) {
   return word == "UNIMEM_KERNEL" || word == "__kernel" || word == "kernel" || word == "__global__";
 }
+
+/// The names of a source's kernels, and of them those that another function calls, or may call.
+struct KernelNames {
+  explicit KernelNames(std::string_view text) {
+    std::map<std::string_view, int> times;  // before a parenthesis, apart from where the kernel itself is
+    std::set<char const*> places;
+    SourceWords words{text};
+    std::string_view last;
+    for (auto word = words.next(); !word.empty(); last = word, word = words.next()) {
+      if (word == "(") ++times[last];
+      if (!begins_kernel(word)) continue;
+      auto after = words;
+      auto const name = function_name(after);
+      if (name.empty()) continue;
+      all.insert(name);
+      if (places.insert(name.data()).second) --times[name];
+    }
+    for (auto const name : all) {
+      if (times[name] > 0) called.insert(name);
+    }
+  }
+
+  std::set<std::string_view> all, called;
+};
 
 void add(std::vector<std::string>& names, std::string_view name) {
   if (name.empty() || !SourceWords::begins_word(name.front())) return;
@@ -118,14 +164,19 @@ SourceKernels kernels_in(std::string_view source) {
 
 std::string find_word(std::string_view source, std::string_view entry, std::span<const std::string_view> wanted) {
   auto const text = on_whole_lines(source);
+  KernelNames const kernels{text};
+  // One that a macro makes may be any of them, or all.
+  bool const is_made_by_macro = !kernels.all.contains(own_name(entry));
   SourceWords words{text};
   for (auto word = words.next(); !word.empty(); word = words.next()) {
     if (std::ranges::find(wanted, word) != wanted.end()) return std::string(word);
-    if (!begins_kernel(word)) continue;
-    auto const name = function_name(words);
-    if (name.empty() || name == entry) continue;
-    skip_to_end(words, "(", ")");
-    if (words.next() == "{") skip_to_end(words, "{", "}");
+    if (is_made_by_macro || !begins_kernel(word)) continue;
+    // What is no other kernel is read on from here: `kernel` may be a variable, too.
+    auto after = words;
+    auto const name = function_name(after);
+    if (name.empty() || name == own_name(entry) || kernels.called.contains(name)) continue;
+    skip_to_end(after, "(", ")");
+    if (after.next() == "{" && skip_body(after)) words = after;
   }
   return {};
 }

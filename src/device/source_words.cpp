@@ -34,8 +34,14 @@ std::string_view SourceWords::next() {
   if (left_.empty()) return {};
   if (left_.front() == '"' || left_.front() == '\'') return take(literal_length());
   if (!continues_word(left_.front())) return take(1);
-  auto const end = std::ranges::find_if_not(left_, continues_word);
-  return take(static_cast<std::size_t>(end - left_.begin()));
+  bool const is_number = !begins_word(left_.front());
+  std::size_t count = 1;
+  // C++ has digits apart: 1'000.
+  while (count < left_.size() &&
+         (continues_word(left_[count]) ||
+          (is_number && left_[count] == '\'' && count + 1 < left_.size() && continues_word(left_[count + 1]))))
+    ++count;
+  return take(count);
 }
 
 std::string_view SourceWords::take(std::size_t count) {

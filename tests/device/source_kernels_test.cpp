@@ -100,6 +100,72 @@ TEST(SourceKernels, AWordCountsInTheEntrysCalls) {
   }
 }
 
+TEST(SourceKernels, WordsAreFoundInKernelsThatMacrosMake) {
+  constexpr std::array<std::string_view, 1> words{"barrier"};
+  constexpr std::string_view made = R"(
+    #define MAKE(T, name) UNIMEM_KERNEL name(UNIMEM_BUFFER(T, x)) { barrier(1); }
+    MAKE(float, of_floats)
+    UNIMEM_KERNEL written(UNIMEM_BUFFER(float, x)) {})";
+  EXPECT_EQ(find_word(made, "of_floats", words), "barrier");
+  EXPECT_EQ(find_word(made, "written", words), "");
+  EXPECT_EQ(find_word("#define MAKE(T) UNIMEM_KERNEL of_##T() { barrier(1); }\nMAKE(int)", "of_int", words), "barrier");
+  EXPECT_EQ(find_word("template <class T> UNIMEM_KERNEL fill(T* x) { barrier(1); }", "fill<float>", words), "barrier");
+}
+
+TEST(SourceKernels, WordsAreFoundInKernelsThatAreCalled) {
+  constexpr std::array<std::string_view, 1> words{"barrier"};
+  constexpr std::string_view source = R"(
+    #ifdef A
+    UNIMEM_KERNEL apart() { barrier(1); }
+    #else
+    UNIMEM_KERNEL apart() { barrier(2); }
+    #endif
+    UNIMEM_KERNEL waits() { barrier(3); }
+    UNIMEM_KERNEL calls() { waits(); })";
+  EXPECT_EQ(find_word(source, "calls", words), "barrier");
+  constexpr std::string_view uncalled = "UNIMEM_KERNEL a() { barrier(1); }\n#if 0\nUNIMEM_KERNEL a() {}\n#endif\n";
+  EXPECT_EQ(find_word(std::string(uncalled) + "UNIMEM_KERNEL b() { int a; }", "b", words), "");
+}
+
+TEST(SourceKernels, AVariableNamedKernelHidesNoWord) {
+  constexpr std::array<std::string_view, 1> words{"barrier"};
+  EXPECT_EQ(find_word("UNIMEM_KERNEL a() { x = kernel[barrier] * f(y); }", "a", words), "barrier");
+  EXPECT_EQ(find_word("UNIMEM_KERNEL a() { x = kernel[0] * f(barrier); }", "a", words), "barrier");
+  EXPECT_EQ(find_word("UNIMEM_KERNEL a() { if (kernel[0] + f(y)) { barrier; } }", "a", words), "barrier");
+}
+
+TEST(SourceKernels, BranchesOfThePreprocessorHaveTheirOwnBraces) {
+  constexpr std::array<std::string_view, 1> words{"barrier"};
+  constexpr std::string_view source = R"(
+    UNIMEM_KERNEL first() {
+    #ifdef LARGE
+      for (;;) {
+    #elif defined SMALL
+      while (0) {
+    #else
+      if (1) {
+    #endif
+        barrier(0);
+      }
+    }
+    void helper() {}
+    UNIMEM_KERNEL second() { barrier(1); }
+    UNIMEM_KERNEL third() {})";
+  EXPECT_EQ(find_word(source, "second", words), "barrier");
+  EXPECT_EQ(find_word(source, "third", words), "");
+  EXPECT_EQ(find_word("#define BEGIN {\n#define END }\nUNIMEM_KERNEL a() { if (1) { END } void f() { barrier(1); } "
+                      "UNIMEM_KERNEL b() { f(); }",
+                      "b", words),
+            "barrier")
+      << "where a body ends is not known";
+}
+
+TEST(SourceKernels, DigitsThatAreApartBeginNoLiteral) {
+  constexpr std::array<std::string_view, 1> words{"barrier"};
+  EXPECT_EQ(find_word("UNIMEM_KERNEL a() { x = 1'000 + barrier + 0xF'F; }", "a", words), "barrier");
+  EXPECT_EQ(find_word("UNIMEM_KERNEL a() { x = '1' + 'barrier'; }", "a", words), "");
+}
+
 TEST(SourceKernels, ThePortableFormsTextTellsItsParameters) {
   auto const found = portable_parameters(R"(
     UNIMEM_KERNEL other(UNIMEM_BUFFER(float, z)) {}

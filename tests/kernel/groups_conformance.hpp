@@ -345,6 +345,81 @@ TEST_P(Groups, WhatCannotBeIsRefusedBeforeAnythingMoves) {
   EXPECT_THROW(Kernel("k").group({0}), InvalidArgument);
 }
 
+TEST_P(Groups, NoMacroHidesThatAKernelAsksForItsGroup) {
+  if (!compiles()) GTEST_SKIP() << "of the source form";
+  constexpr auto text = R"(
+    #define LOCAL(axis) UNIMEM_LOCAL_##axis
+    #define COUNT(name)                                                       \
+      UNIMEM_KERNEL name(UNIMEM_BUFFER(unimem_u32, x)) {                      \
+        UNIMEM_SHARED unimem_u32 all[4];                                      \
+        all[LOCAL(X)] = LOCAL(X);                                             \
+        UNIMEM_BARRIER();                                                     \
+        UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] = all[3 - LOCAL(X)];        \
+      }
+    COUNT(made)
+    UNIMEM_KERNEL pasted(UNIMEM_BUFFER(unimem_u32, x)) { UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] = 3 - LOCAL(X); })";
+  UnifiedBuffer<std::uint32_t> x(12, here());
+  for (auto const* const name : {"made", "pasted"}) {
+    SCOPED_TRACE(name);
+    auto const kernel = Kernel(name).source(text);
+    EXPECT_THAT(refusal(kernel, Range{12}, write(x)), ::testing::HasSubstr("no size of its groups is given"));
+    launch(kernel, Range{12}.group({4}), write(x));
+    EXPECT_THAT(x.to_vector(), ::testing::ElementsAre(3U, 2U, 1U, 0U, 3U, 2U, 1U, 0U, 3U, 2U, 1U, 0U));
+  }
+}
+
+TEST_P(Groups, ARangeIsKnownWhateverStandsBesideIt) {
+  if (!compiles()) GTEST_SKIP() << "of the source form";
+  // Of a column of items, which the library deals out as it likes.
+  auto const kernel = Kernel("folded").source(R"(
+    #define EXTENT(axis) UNIMEM_RANGE_##axis
+    UNIMEM_FUNCTION unimem_u32 twice(unimem_u32 v) { return 2 * v; }
+    UNIMEM_KERNEL folded(UNIMEM_CONST_BUFFER(unimem_u32, kernel), UNIMEM_BUFFER(unimem_u32, out)) {
+      UNIMEM_DATA(unimem_u32, out)[UNIMEM_ITEM_Y] = UNIMEM_DATA(const unimem_u32, kernel)[UNIMEM_RANGE_X] * twice(UNIMEM_RANGE_Y);
+    }
+    UNIMEM_KERNEL pasted(UNIMEM_CONST_BUFFER(unimem_u32, x), UNIMEM_BUFFER(unimem_u32, out)) {
+      UNIMEM_DATA(unimem_u32, out)[UNIMEM_ITEM_Y] = UNIMEM_DATA(const unimem_u32, x)[EXTENT(X)] * twice(EXTENT(Y));
+    })");
+  auto x = filled<std::uint32_t>({1, 3});
+  for (auto const* const name : {"folded", "pasted"}) {
+    UnifiedBuffer<std::uint32_t> out(50, here());
+    launch(Kernel(name).source(kernel.forms().source), Range{1, 50}, read(x), write(out));
+    EXPECT_THAT(out.to_vector(), ::testing::Each(300U)) << name;
+  }
+}
+
+TEST_P(Groups, MemoryOfAnotherTypeIsNoneForTheFunctionsOfAGroup) {
+  if (!compiles()) GTEST_SKIP() << "of the source form";
+  UnifiedBuffer<std::uint8_t> x(32, here());
+  for (std::string const type : {"unimem_u8", "unimem_i16", "unimem_u16", "unimem_i8"}) {
+    auto const kernel = Kernel("narrow").group({8}).source(
+        "UNIMEM_KERNEL narrow(UNIMEM_BUFFER(unimem_u8, x)) {\n"
+        "  UNIMEM_SHARED " +
+        type + " scratch[8];\n  " + type + R"( value = 1;
+          UNIMEM_DATA(unimem_u8, x)[UNIMEM_ITEM_X] = unimem_group_sum(value, scratch);
+        })");
+    EXPECT_THAT(refusal(kernel, Range{32}, write(x)), ::testing::HasSubstr("does not build")) << type;
+  }
+}
+
+TEST_P(Groups, ARunThatIsNotOfWholeGroupsIsRefusedByItsQueue) {
+  auto x = filled(std::vector<float>(64, 1.0F));
+  auto const program = testing::reductions().program(on);
+  auto& queue = on.default_queue();
+  for (auto const range : {Range{10, 1, 1, {4, 1, 1}}, Range{8, 1, 1, {4, 0, 1}}, Range{0, 1, 1, {0, 1, 1}}}) {
+    EXPECT_THROW(queue.run(program, range, {}).wait(), InvalidArgument);
+    EXPECT_THROW(static_cast<void>(queue.capture({{program, range, {}}})), InvalidArgument);
+  }
+}
+
+TEST_P(Groups, NoGroupsAreNoWork) {
+  auto x = filled(std::vector<float>(64, 1.0F));
+  auto y = filled(std::vector<float>(64, 5.0F));
+  launch(testing::reductions(), Range{0}.group({32}), read(x), readwrite(y), readwrite(y), readwrite(y)).wait();
+  launch(testing::reductions(), Range{32, 0}.group({32, 1}), read(x), readwrite(y), readwrite(y), readwrite(y)).wait();
+  EXPECT_THAT(y.to_vector(), ::testing::Each(5.0F));
+}
+
 TEST_P(Groups, MemoryThatAGroupSharesHasALimit) {
   if (!compiles()) GTEST_SKIP() << "of the source form";
   if (on.info().name.starts_with("Stand-in")) GTEST_SKIP() << "the stand-in's compiler does not count it";

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -267,6 +268,11 @@ TEST_P(ResumedStream, RefusesTheJournalOfAnotherRunAndLeavesIt) {
   EXPECT_THAT(complaint(), HasSubstr("its kernel is 'affine, 1 and 1', not 'affine, 1 and 2'"));
   kernel = affine(ElementType::i8, 1, 1);
   EXPECT_THAT(complaint(), HasSubstr("its element is 'u8', not 'i8'"));
+  kernel =
+      mapping(Kernel("own").group({8, 2}).host([](WorkItem i, std::span<const std::uint8_t> in,
+                                                  std::span<std::uint8_t> out, std::uint64_t) { out[i.x] = in[i.x]; }),
+              ElementType::u8);
+  EXPECT_THAT(complaint(), ::testing::ContainsRegex("not 'own, source [^']*, groups of 8 × 2 × 1'"));
   kernel = first_kernel;
   options.chunk_bytes = 2 * chunk;
   EXPECT_THAT(complaint(), HasSubstr("its chunk size is '65536', not '131072'"));

@@ -6,7 +6,7 @@ namespace unimem::detail::opencl {
 std::string with_prelude(std::string_view source) {
   std::string whole{prelude};
   if (source.find(float_addition_word) != std::string_view::npos) whole += float_addition;
-  if (calls_group_functions(source)) whole += group_functions;
+  if (calls_group_functions(source)) whole.append(group_functions).append(strict_pointers);
   return whole.append(source_begin).append(source);
 }
 
