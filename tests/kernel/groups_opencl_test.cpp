@@ -40,5 +40,24 @@ TEST_F(OpenClGroups, AGroupThatIsNotTheStatedOneIsRefused) {
   EXPECT_THAT(x.to_vector(), ::testing::Each(8.0F));
 }
 
+TEST_F(OpenClGroups, ARangeThatIsNotWholeStatedGroupsIsRefused) {
+  for (std::string const parameters : {"UNIMEM_BUFFER(float, x)", "__global float* x"}) {
+    auto const kernel = Kernel("stated").source("__kernel __attribute__((reqd_work_group_size(8, 2, 1))) void stated(" +
+                                                parameters + ") {}");
+    for (auto const range : {Range{64}, Range{63, 2}}) {
+      x.fill(3);
+      auto const before = x.statistics().host_to_device_copies;
+      try {
+        launch(kernel, range, readwrite(x)).wait();
+        FAIL() << "it ran";
+      } catch (KernelError const& error) {
+        EXPECT_THAT(error.reason, ::testing::HasSubstr("states groups of 8 × 2 × 1, and a range of"));
+      }
+      EXPECT_EQ(x.statistics().host_to_device_copies, before);
+    }
+    launch(kernel, Range{16, 2}, readwrite(x)).wait();
+  }
+}
+
 }  // namespace
 }  // namespace unimem

@@ -116,6 +116,13 @@ void OpenClProgram::read_groups(cl_device_id device) {
 void OpenClProgram::check_range(Range range) const {
   bool const is_fixed = fixed_group_[0] != 0;
   auto const [x, y, z] = range.group_size;
+  std::array const items{range.x, range.y, range.z};
+  for (std::size_t i = 0; is_fixed && i < items.size(); ++i) {
+    if (items[i] % fixed_group_[i] == 0) continue;
+    throw KernelError(name_,
+                      fmt::format("states groups of {} × {} × {}, and a range of {} × {} × {} is not whole groups",
+                                  fixed_group_[0], fixed_group_[1], fixed_group_[2], items[0], items[1], items[2]));
+  }
   if (!range.has_group()) {
     if (asks_group_by_.empty() || is_fixed) return;
     throw KernelError(name_, fmt::format("uses {}, and no size of its groups is given: Range{{…}}.group({{…}}), or "
