@@ -25,6 +25,24 @@ TEST_F(OpenClGroups, PlainKernelsRunInTheGroupsTheyAreGiven) {
   for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(result[i], static_cast<float>(i / 16 * 16 + 15 - i % 16));
 }
 
+TEST_F(OpenClGroups, PlainKernelsMayAskByThePortableNames) {
+  auto const kernel = Kernel("plain").source(R"(__kernel void plain(__global float* x) {
+    UNIMEM_SHARED float all[16];
+    all[UNIMEM_LOCAL_X] = get_global_id(0);
+    UNIMEM_BARRIER();
+    x[get_global_id(0)] = all[15 - UNIMEM_LOCAL_X];
+  })");
+  try {
+    launch(kernel, Range{64}, write(x)).wait();
+    FAIL() << "it ran";
+  } catch (KernelError const& error) {
+    EXPECT_THAT(error.reason, ::testing::HasSubstr("uses UNIMEM_SHARED, and no size of its groups"));
+  }
+  launch(kernel, Range{64}.group({16}), write(x));
+  auto const result = x.to_vector();
+  for (std::size_t i = 0; i < 64; ++i) EXPECT_EQ(result[i], static_cast<float>(i / 16 * 16 + 15 - i % 16));
+}
+
 TEST_F(OpenClGroups, AGroupThatIsNotTheStatedOneIsRefused) {
   auto const kernel = Kernel("stated").source(R"(
     __kernel __attribute__((reqd_work_group_size(8, 1, 1))) void stated(UNIMEM_BUFFER(float, x)) {

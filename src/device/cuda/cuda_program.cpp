@@ -57,6 +57,12 @@ std::vector<ProgramParameter> told(std::vector<Parameter> const& parameters, Pro
   return result;
 }
 
+/// By which word it asks for its group. One of the plain form has no other range than that of its blocks.
+std::string asked_by(ProgramSource const& source, bool portable) {
+  auto word = find_word(source.source, source.name, group_words);
+  return word.empty() && !portable ? find_word(source.source, source.name, range_words) : word;
+}
+
 }  // namespace
 
 CudaProgram::CudaProgram(ContextRef context, KernelCompiler const& compiler, ProgramSource const& source)
@@ -64,7 +70,7 @@ CudaProgram::CudaProgram(ContextRef context, KernelCompiler const& compiler, Pro
       name_(source.name),
       kernel_(compiler.compile(source, context_.architecture, context_.device_id)),
       parameters_(told(kernel_.parameters, source)),
-      asks_group_by_(kernel_.portable ? find_word(source.source, name_, group_words) : std::string{}) {
+      asks_group_by_(asked_by(source, kernel_.portable)) {
   CurrentContext const current{context_};
   try {
     load();
@@ -139,6 +145,7 @@ void CudaProgram::check_range(Range range) const {
                                   "1024 × 64 at the most",
                                   x, y, z, context_.device_id, most_threads_));
   }
+  if (range.items() != 0) static_cast<void>(shape_for(range));
 }
 
 LaunchShape CudaProgram::shape_for(Range range) const {

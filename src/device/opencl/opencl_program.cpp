@@ -79,10 +79,8 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   portable_ = std::ranges::count(parameters_.with_offset, true) != 0 || kernels_in(source.source).is_portable(name_);
   read_groups(hardware);
   if (portable_ && fixed_group_[0] == 0) refuse_groups(source.source);
-  if (portable_) {
-    asks_group_by_ = find_word(source.source, name_, group_words);
-    asks_range_ = !find_word(source.source, name_, range_words).empty();
-  }
+  asks_group_by_ = find_word(source.source, name_, group_words);
+  asks_range_ = !find_word(source.source, name_, range_words).empty();
   if (device.is_pocl()) order_ = PoclRunOrder::of(api_, source.source, name_);
 }
 
