@@ -49,7 +49,7 @@ class MappingWork final : public detail::ChunkWork {
   [[nodiscard]] std::string identity() const override {
     auto const digest = detail::digest_of(Checksum::xxh3, std::as_bytes(std::span{kernel_.forms().source}));
     auto const [x, y, z] = kernel_.group_size();
-    auto const groups = x == 0 ? std::string{} : fmt::format(" in groups of {} × {} × {}", x, y, z);
+    auto const groups = x == 0 ? std::string{} : fmt::format(" in groups of ({}, {}, {})", x, y, z);
     return fmt::format("{}{}, source {}", kernel_.name(), groups, detail::digest_text(Checksum::xxh3, digest));
   }
   [[nodiscard]] std::unique_ptr<detail::ChunkRun> start(Device& device, ElementType element,

@@ -273,7 +273,7 @@ TEST_P(ResumedStream, RefusesTheJournalOfAnotherRunAndLeavesIt) {
       mapping(Kernel("own").group({8, 2}).host([](WorkItem i, std::span<const std::uint8_t> in,
                                                   std::span<std::uint8_t> out, std::uint64_t) { out[i.x] = in[i.x]; }),
               ElementType::u8);
-  EXPECT_THAT(complaint(), HasSubstr("not 'own in groups of 8 × 2 × 1, source "));
+  EXPECT_THAT(complaint(), HasSubstr("not 'own in groups of (8, 2, 1), source "));
   kernel = first_kernel;
   options.chunk_bytes = 2 * chunk;
   EXPECT_THAT(complaint(), HasSubstr("its chunk size is '65536', not '131072'"));
