@@ -23,8 +23,8 @@ namespace unimem {
 ///         .host([](WorkItem i, std::span<float> x, float a) { x[i.x] *= a; });
 ///
 /// A handle: copies are the same kernel. Built once per device, by `build` or at the first launch there, and kept. Set
-/// both forms, and the group, before that; building and launching are thread-safe. Using a moved-from kernel throws InvalidArgument,
-/// asking what it has gives nothing.
+/// both forms, and the group, before that; building and launching are thread-safe. Using a moved-from kernel throws
+/// InvalidArgument, asking what it has gives nothing.
 class UNIMEM_API Kernel {
  public:
   /// `name` is the entry point of the source form, and what errors call it.
