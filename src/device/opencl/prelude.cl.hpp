@@ -110,8 +110,7 @@ UNIMEM_FLOAT_ADDITION(__local)
 )";
 
 /// For sources that call the functions of a group: in C, shared memory of another type goes with a warning.
-inline constexpr std::string_view strict_pointers =
-    "#pragma clang diagnostic error \"-Wincompatible-pointer-types\"\n";
+inline constexpr std::string_view strict_pointers = "#pragma clang diagnostic error \"-Wincompatible-pointer-types\"\n";
 
 /// Before the first line of the source.
 inline constexpr std::string_view source_begin = "#line 1\n";
