@@ -1,9 +1,10 @@
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/device/discovery.hpp>
-#include <unimem/kernel/kernel.hpp>
+#include <unimem/kernel/launch.hpp>
 
 #include "device/standin_watch.hpp"
 
+#include <cstddef>
 #include <cstdint>
 
 // How often launches over buffers call the driver.
