@@ -152,6 +152,7 @@ Finding raises_beside_coroutines(Device& gpu) {
   auto ours = cpu.create_queue(), others = cpu.create_queue();
   auto queue = gpu.create_queue();
   std::optional<Gate> work{ours}, begins{others};
+  queue.run_native([](void*) {});  // a stream that others know waits at a word
   queue.wait(ours.record());
   auto const filled = queue.fill(there.memory(), repeated(1, 7));
   std::promise<void> begun;

@@ -347,7 +347,7 @@ TEST_P(Groups, WhatCannotBeIsRefusedBeforeAnythingMoves) {
 
 TEST_P(Groups, NoMacroHidesThatAKernelAsksForItsGroup) {
   if (!compiles()) GTEST_SKIP() << "of the source form";
-  constexpr auto text = R"(
+  constexpr auto text = R"text(
     #define LOCAL(axis) UNIMEM_LOCAL_##axis
     #define COUNT(name)                                                       \
       UNIMEM_KERNEL name(UNIMEM_BUFFER(unimem_u32, x)) {                      \
@@ -357,7 +357,7 @@ TEST_P(Groups, NoMacroHidesThatAKernelAsksForItsGroup) {
         UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] = all[3 - LOCAL(X)];        \
       }
     COUNT(made)
-    UNIMEM_KERNEL pasted(UNIMEM_BUFFER(unimem_u32, x)) { UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] = 3 - LOCAL(X); })";
+    UNIMEM_KERNEL pasted(UNIMEM_BUFFER(unimem_u32, x)) { UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] = 3 - LOCAL(X); })text";
   UnifiedBuffer<std::uint32_t> x(12, here());
   for (auto const* const name : {"made", "pasted"}) {
     SCOPED_TRACE(name);
