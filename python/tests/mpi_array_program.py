@@ -207,6 +207,15 @@ def reductions():
     with mpi.DistributedArray(1, "i4") as few:  # most ranks have none
         few.local().host[...] = -7
         assert (few.sum(), few.min(), few.max()) == (-7, -7, -7)
+    for dtype in ("f2", "f4", "f8"):  # infinite, where most ranks have none; and not a number, in whichever rank
+        with mpi.DistributedArray(1, dtype) as few:
+            for value in (np.inf, -np.inf):
+                few.local().host[...] = value
+                assert (few.min(), few.max(), few.sum()) == (value, value, value), (dtype, value)
+        for rank in range(RANKS):
+            with mpi.DistributedArray(2 * RANKS, dtype, device=SIM) as array:
+                array.local().host[...] = [1, np.nan if ME == rank else 2]
+                assert all(np.isnan(one()) for one in (array.min, array.max, array.sum)), (dtype, rank)
     with mpi.DistributedArray(0) as none:
         assert none.sum() == 0 and none.own == (0, 0) and none.read(0, 0).size == 0
         none.fence()
@@ -226,7 +235,8 @@ def what_is_refused():
     array = filled(10 * RANKS, halo=2)
     for begin, end in ((array.reach.begin, array.reach.end + 1), (5, 4), (-1, 3), (0, 10**30)):
         raises(wrong, lambda: array.read(begin, end))
-    raises(wrong, lambda: array.own_of(RANKS))
+    for rank in (RANKS, -1, 0.5, True, None):
+        raises(wrong, lambda: array.own_of(rank), argument="rank")
     for call in (lambda: mpi.DistributedArray(-1), lambda: mpi.DistributedArray(10, object), lambda: mpi.DistributedArray(10, halo=-2),
                  lambda: mpi.DistributedArray(2**62, "f8"), lambda: mpi.DistributedArray("3"), lambda: mpi.DistributedArray(3, comm=MPI.COMM_NULL)):  # fmt: skip
         raises(wrong, call)

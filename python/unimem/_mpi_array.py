@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from ._enums import MapMode
 from ._errors import invalid, unsupported
 from ._manager import MemoryManager
 from ._mpi_blocks import BlockDistribution, IndexRange
-from ._mpi_calls import Mapped, call, engine, one_group
+from ._mpi_calls import Mapped, call, engine, one_group, rank_within
 from ._mpi_collectives import agree, type_code
 from ._mpi_halo import ExchangeStatistics, HaloExchange
 from ._records import BufferStatistics
@@ -103,9 +104,7 @@ class DistributedArray:
 
     def own_of(self, rank: int) -> IndexRange:
         """The elements of another rank."""
-        if not 0 <= rank < self._exchange.blocks.ranks:
-            raise invalid("rank", rank, f"from 0 to {self._exchange.blocks.ranks - 1}")
-        return self._exchange.blocks.own(rank)
+        return self._exchange.blocks.own(rank_within("rank", rank, self._exchange.blocks.ranks))
 
     def local(self) -> BufferSlice:
         """This rank's own elements, to be read and written here and on devices. Others see what is written after the next fence."""
@@ -114,8 +113,8 @@ class DistributedArray:
 
     def read(self, begin: int, end: int) -> BufferSlice:
         """Elements ``[begin, end)`` of the reach, to be read. Those of other ranks are as of the last fence: what of them is out of date is brought
-        first, and nothing if nothing is: then this calls nothing of MPI. InvalidArgument beyond the reach; DeviceError, after which what was to be brought is still
-        out of date."""
+        first, and nothing if nothing is: then this calls nothing of MPI. What is written to them here reaches nobody, and is read here until their owner changes them.
+        InvalidArgument beyond the reach; DeviceError, after which what was to be brought is still out of date."""
         part = IndexRange(count_of("begin", begin), count_of("end", end))
         if part.size < 0 or not self.reach.contains(part):
             raise invalid("range", f"[{begin}, {end})", f"in what this rank may read, [{self.reach.begin}, {self.reach.end})")
@@ -135,18 +134,18 @@ class DistributedArray:
         added depends on the number of ranks, and so does their rounding. This rank's elements come to the host. InvalidArgument, in every rank, for
         elements that are no numbers."""
         wide = {"f": "f8", "i": "i8", "u": "u8"}[self._numbers()]
-        return self._of_all(lambda mine: np.sum(mine, dtype=wide), wide, self._mpi.SUM)
+        return self._of_all(lambda mine: [np.sum(mine, dtype=wide)], wide, self._mpi.SUM)[0]
 
     def min(self) -> int | float:
-        """The smallest element. InvalidArgument for an array of none, and as `sum`."""
-        return self._extreme(np.min, "max", self._mpi.MIN)
+        """The smallest element, and NaN if one is. InvalidArgument for an array of none, and as `sum`."""
+        return self._extreme(np.min, "max", math.inf, self._mpi.MIN)
 
     def max(self) -> int | float:
         """The largest element, likewise."""
-        return self._extreme(np.max, "min", self._mpi.MAX)
+        return self._extreme(np.max, "min", -math.inf, self._mpi.MAX)
 
     def close(self) -> None:
-        """All ranks: gives back what MPI has for the array. Nothing but its figures can be had afterwards. Idempotent."""
+        """All ranks: gives back what MPI has for the array, which has nothing more of it after MPI_Finalize. Nothing but its figures can be had afterwards. Idempotent."""
         if self._is_open:
             self._is_open = False
             self._exchange.exposed.free()
@@ -184,21 +183,33 @@ class DistributedArray:
             raise invalid("elements", self.dtype, "integers or floating-point numbers of up to 64 bits")
         return kind
 
-    def _of_all(self, of_mine: Callable[[np.ndarray], Any], wide: str, operation: Any) -> int | float:
+    def _of_all(self, of_mine: Callable[[np.ndarray], list[Any]], wide: str, operation: Any) -> list[Any]:
         self._require_open("a reduction")
+        engine("mpi.DistributedArray: a reduction")
         kind = self._mpi.DOUBLE if wide == "f8" else self._mpi.INT64_T if wide == "i8" else self._mpi.UINT64_T
-        result = np.array([of_mine(self.local().host.view(np.ndarray))], wide)
+        result = np.array(of_mine(self.local().host.view(np.ndarray)), wide)
         call("MPI_Allreduce", self._exchange.exposed.comm.Allreduce, self._mpi.IN_PLACE, [result, kind], operation)
-        value: int | float = result[0].item()
-        return value
+        values: list[Any] = result.tolist()
+        return values
 
-    def _extreme(self, find: Callable[[np.ndarray], Any], of_none: str, operation: Any) -> int | float:
+    def _extreme(self, find: Callable[[np.ndarray], Any], of_none: str, beyond: float, operation: Any) -> int | float:
+        """Of a rank without elements it is the integer that the others' are no worse than, or infinity."""
         kind = self._numbers()
         if not self.size:
             raise invalid("array", "of no elements", "of one at least")
-        limits: Any = np.finfo(self.dtype) if kind == "f" else np.iinfo(self.dtype)
-        outermost = getattr(limits, of_none)
-        return self._of_all(lambda mine: find(mine) if mine.size else outermost, f"{kind}8", operation)
+        value: int | float
+        if kind != "f":
+            outermost = getattr(np.iinfo(self.dtype), of_none)
+            (value,) = self._of_all(lambda mine: [find(mine) if mine.size else outermost], f"{kind}8", operation)
+            return value
+
+        def of_mine(mine: np.ndarray) -> list[float]:
+            found = find(mine) if mine.size else beyond
+            return [beyond, -beyond] if math.isnan(found) else [found, 0.0]
+
+        # MPI compares with NaN in an order of its own, so that a rank has one is told by a number beside.
+        value, is_nan = self._of_all(of_mine, "f8", operation)
+        return math.nan if is_nan else value
 
 
 class _Asked:

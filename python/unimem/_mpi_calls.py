@@ -92,6 +92,14 @@ def rank_of(name: str, value: object, mpi: Any, comm: Any, *, any_rank: bool = F
     raise invalid(name, rank, f"a rank of the communicator, from 0 to {count - 1}")
 
 
+def rank_within(name: str, value: object, count: int) -> int:
+    """One of so many, where MPI_PROC_NULL is none."""
+    rank = _number(name, value)
+    if 0 <= rank < count:
+        return rank
+    raise invalid(name, rank, f"a rank of the communicator, from 0 to {count - 1}")
+
+
 def tag_of(value: object, mpi: Any, *, any_tag: bool = False) -> int:
     tag = _number("tag", value)
     highest = mpi.COMM_WORLD.Get_attr(mpi.TAG_UB) - _RESERVED_TAGS

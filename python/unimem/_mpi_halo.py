@@ -10,7 +10,7 @@ import numpy as np
 from ._buffer import UnifiedBuffer
 from ._enums import MapMode
 from ._mpi_blocks import BlockDistribution, IndexRange, Ranges, changed, decode, encode, joined
-from ._mpi_calls import Mapped, call
+from ._mpi_calls import Mapped, call, engine
 from ._records import Record
 
 _MEETING, _CHANGES = range(2)  # tags
@@ -44,7 +44,7 @@ class ExposedMemory:
             self.comm.Free()
             raise
         self._window.Set_errhandler(mpi.ERRORS_RETURN)
-        self._byte = mpi.BYTE
+        self._mpi, self._byte = mpi, mpi.BYTE
         self.memory = np.frombuffer(self._window.tomemory(), np.uint8) if nbytes else np.empty(0, np.uint8)
         self.memory[:] = 0
         call("MPI_Win_lock_all", self._window.Lock_all, mpi.MODE_NOCHECK)
@@ -63,6 +63,8 @@ class ExposedMemory:
 
     def free(self) -> None:
         self.memory = np.empty(0, np.uint8)  # MPI's is gone
+        if self._mpi.Is_finalized():
+            return
         call("MPI_Win_unlock_all", self._window.Unlock_all)
         call("MPI_Win_free", self._window.Free)
         self.comm.Free()
@@ -96,6 +98,7 @@ class HaloExchange:
         """What of it is out of date, from its owners as of the last fence."""
         if self._current.contains(part):
             return
+        engine("mpi.DistributedArray.read")
         missing = self._current.missing(part)
         reads: list[tuple[int, IndexRange, Mapped]] = []
         owners = []
@@ -126,6 +129,7 @@ class HaloExchange:
 
     def fence(self) -> None:
         """Tells the neighbours what has changed in this rank's edges since the last fence, and gets to know the same."""
+        engine("mpi.DistributedArray.fence")
         changes = Ranges(self._store_changes_when_all_are_here())
         comm, byte = self.exposed.comm, self._mpi.BYTE
         requests = []
