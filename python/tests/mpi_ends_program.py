@@ -124,6 +124,8 @@ def collectives_that_disagree():
         (wrong, lambda: mpi.broadcast(readwrite(buffer), ME), "root"),
         (wrong, lambda: mpi.broadcast(readwrite(buffer), 2 if ME else 0), ""),
         (wrong, lambda: mpi.broadcast(readwrite(buffer), 2), "from 0 to 1"),
+        (wrong, lambda: mpi.broadcast(readwrite(buffer), MPI.PROC_NULL), "root", "from 0 to 1"),
+        (wrong, lambda: mpi.broadcast(readwrite(buffer), None), "an integer"),
         (wrong, lambda: mpi.broadcast(write(buffer) if ME == 0 else readwrite(buffer), 0), ""),
         (wrong, lambda: mpi.broadcast(readwrite(buffer) if ME == 0 else read(buffer), 0), ""),
         (wrong, lambda: mpi.broadcast(buffer if ME else readwrite(buffer), 0), ""),
@@ -147,6 +149,7 @@ def collectives_that_disagree():
     tight = UnifiedBuffer(1 << 20, np.float64, manager=manager) if ME == 0 else UnifiedBuffer(1 << 20, np.float64)
     raises(wrong if ME else unimem.OutOfMemory, lambda: mpi.broadcast(readwrite(tight), 0))
     np.testing.assert_array_equal(buffer.to_numpy(), OLD)
+    mpi.broadcast(readwrite(buffer), np.array(0))  # an integer by its __index__
     mpi.all_reduce(readwrite(buffer))
     np.testing.assert_array_equal(buffer.to_numpy(), 2 * OLD)
 
@@ -200,6 +203,25 @@ def finalized_under_way():
             pass
     else:
         raise AssertionError("it cannot be read any more")
+
+
+def arrays_after_finalize():
+    """MPI has taken back what it had for them; what this rank has of them is there."""
+    left, read_, closed = (mpi.DistributedArray(10, halo=1) for _ in range(3))
+    for array in (left, read_):
+        array.local().host[...] = ME + 1
+        array.fence()
+    left.read(*left.reach)
+    COMM.Barrier()
+    if ME == 0:
+        print("arrays_after_finalize", flush=True)
+    MPI.Finalize()
+    for call in (left.fence, left.sum, left.min, left.max, lambda: read_.read(*read_.reach)):
+        raises(unimem.UnsupportedOperation, call, "MPI_Finalize has been called", where="MPI")
+    assert left.read(*left.reach).to_numpy().tolist() == ([1] * 5 + [2] if ME == 0 else [1] + [2] * 5)
+    with closed, left:
+        assert left.local().to_numpy().tolist() == [ME + 1] * 5
+    raises(unimem.UnsupportedOperation, left.local, "it has been closed")
 
 
 LEFT = []

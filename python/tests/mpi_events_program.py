@@ -10,7 +10,7 @@ import numpy as np
 from mpi_samples import COMM, ME, MPI, NEW, OLD, OTHER, SIM, made, raises, run
 
 import unimem
-from unimem import UnifiedBuffer, mpi, read, write
+from unimem import UnifiedBuffer, mpi, read, readwrite, write
 
 
 def in_order_with_kernels():
@@ -148,6 +148,23 @@ def many_messages():
     for i in order:
         mpi.isend(read(x, i, 1), OTHER, i)
     assert (y.host == OTHER + 1).all() and all(one.wait() for one in coming)
+
+
+def freed_communicators():
+    """A message that waits for a kernel while its communicator is freed fails, and the process goes on. What MPI has by then ends."""
+    slow = unimem.Kernel("slow").host(lambda x: time.sleep(0.3))
+    comm, buffer, sent = COMM.Dup(), made(), made(NEW)
+    unimem.launch(slow, 1000, readwrite(sent))
+    late = mpi.isend(read(sent), OTHER, 0, comm)
+    comm.Free()
+    raises(unimem.UnsupportedOperation, late.wait, "its communicator", "freed")
+    assert (sent.host == NEW).all()
+    comm = COMM.Dup()
+    gone = mpi.isend(read(sent), OTHER, 0, comm)
+    mpi.receive(write(buffer), OTHER, 0, comm)
+    COMM.Barrier()
+    comm.Free()
+    assert gone.wait() and (buffer.host == NEW).all()
 
 
 def many_threads():

@@ -9,9 +9,9 @@ from zlib import crc32
 import numpy as np
 
 from ._enums import MapMode, _Named, number_in
-from ._errors import invalid, size_mismatch
+from ._errors import InvalidArgument, invalid, size_mismatch
 from ._kernels import Operand
-from ._mpi_calls import Mapped, Part, call, engine, one_group, rank_of
+from ._mpi_calls import Mapped, Part, call, engine, one_group, rank_within
 
 if TYPE_CHECKING:
     from mpi4py import MPI  # type: ignore[import-not-found,unused-ignore]
@@ -95,12 +95,15 @@ def broadcast(x: Operand, root: int, comm: MPI.Intracomm | None = None) -> None:
     me = comm.Get_rank()
 
     def prepare(part: Part) -> None:
-        if rank_of("root", root, mpi, comm) != me:
+        if rank_within("root", root, comm.Get_size()) != me:
             part.require_received("mpi.broadcast")
             return
         Mapped(part.require_sent().window, MapMode.READ).end()  # it is on the host, or cannot come there
 
-    number = int(root) if isinstance(root, (int, np.integer)) and abs(root) < 2**31 else -(2**31)
+    try:
+        number = rank_within("root", root, comm.Get_size())
+    except InvalidArgument:
+        number = -1  # `prepare` says so
     part = _agreed("mpi.broadcast", "root", number, mpi, comm, x, prepare)
     with Mapped(part.window, MapMode.READ if number == me else MapMode.DISCARD) as mapped:
         call("MPI_Bcast", comm.Bcast, part.message(mapped.memory), number)

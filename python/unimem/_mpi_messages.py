@@ -88,7 +88,8 @@ def receive(y: Operand, source: int, tag: int = 0, comm: MPI.Comm | None = None)
 def isend(x: Operand, to: int, tag: int = 0, comm: MPI.Comm | None = None) -> Event:
     """Sends as `send` does, behind the caller's back. It is work like a launch: it waits for work that writes those bytes, and what writes them
     afterwards waits for it; its failure is the event's. A thread of this process carries it on. Messages to one rank by one tag, blocking ones of
-    this module's among them, go in the order in which they were begun.
+    this module's among them, go in the order in which they were begun. `comm` must stay until the end: a message that
+    still waits for a kernel is UnsupportedOperation of the event where it is freed before.
 
     UnsupportedOperation unless MPI was given MPI_THREAD_MULTIPLE, which is what mpi4py asks for by itself. Else as `send`."""
     mpi, part, at = _sent("mpi.isend", x, to, tag, comm)
@@ -97,7 +98,8 @@ def isend(x: Operand, to: int, tag: int = 0, comm: MPI.Comm | None = None) -> Ev
 
 def ireceive(y: Operand, source: int, tag: int = 0, comm: MPI.Comm | None = None) -> Event:
     """Receives as `receive` does, behind the caller's back. It is work like a launch that writes: launches and accesses of these bytes wait for it.
-    Messages are found in the order in which the receives that they fit were begun.
+    Messages are found in the order in which the receives that they fit were begun. `comm` must stay until the end: MPI is asked for the message all the
+    time, and may end the process where another thread frees it.
 
     A message of another size is a SizeMismatch of the event: it is dropped, and the buffer holds what it held. As after any failed work, the next
     access to these bytes raises it once more."""

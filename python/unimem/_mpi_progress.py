@@ -39,6 +39,10 @@ class Mismatch(Exception):
         self.said = (what, expected, actual, unit)
 
 
+class CommunicatorFreed(Exception):
+    """A message that had not begun has none any more."""
+
+
 class Found:
     """A message that no other call can receive any more. To be received, or dropped, or its sender may wait for ever."""
 
@@ -90,6 +94,12 @@ class Pending:
         """MPI gets to know of it, or finds it: whether that has come to be. From then on another of its channel may."""
         raise NotImplementedError
 
+    def require_communicator(self) -> None:
+        """What is freed while MPI has a message stays for that; a call on what has been freed ends the process in Open MPI. One that is freed at this
+        moment, by another thread, cannot be told from here: it must stay, as the documents say."""
+        if self.channel.comm == self.mpi.COMM_NULL:
+            raise CommunicatorFreed
+
     def is_over(self) -> bool:
         """After `begin`."""
         raise NotImplementedError
@@ -99,6 +109,8 @@ class Pending:
         self.request = None
         if isinstance(error, Mismatch):
             self.work.fail_in_size(*error.said)
+        elif isinstance(error, CommunicatorFreed):
+            self.work.fail_unsupported("a message", "its communicator", "it was freed before the message had begun")
         elif isinstance(error, self.mpi.Exception):
             said = failure_of("a message", error)
             self.work.fail_in_call(said.call, said.code, said.code_name, self.has_memory)
@@ -114,6 +126,7 @@ class PendingSend(Pending):
     def begin(self) -> bool:
         if not self.work.may_begin():
             return False
+        self.require_communicator()
         at, self.has_memory = self.channel, True
         self.request = at.comm.Isend(self.part.message(self.work.array), at.peer, at.tag)
         return True
@@ -127,6 +140,7 @@ class PendingReceive(Pending):
 
     def begin(self) -> bool:
         """Found, and kept from all other receives; its memory may have to be waited for."""
+        self.require_communicator()
         at, status = self.channel, self.mpi.Status()
         message = at.comm.Improbe(at.peer, at.tag, status)
         if message is None:
