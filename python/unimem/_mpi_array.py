@@ -134,7 +134,8 @@ class DistributedArray:
         added depends on the number of ranks, and so does their rounding. This rank's elements come to the host. InvalidArgument, in every rank, for
         elements that are no numbers."""
         wide = {"f": "f8", "i": "i8", "u": "u8"}[self._numbers()]
-        return self._of_all(lambda mine: [np.sum(mine, dtype=wide)], wide, self._mpi.SUM)[0]
+        total: int | float = self._of_all(lambda mine: [np.sum(mine, dtype=wide)], wide, self._mpi.SUM)[0]
+        return total
 
     def min(self) -> int | float:
         """The smallest element, and NaN if one is. InvalidArgument for an array of none, and as `sum`."""
