@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -37,19 +38,21 @@ class OutsideWork {
     Operand const operand{core_.get(), range, intent};
     auto const submit = [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
       needs_.assign(needs.begin(), needs.end());
-      order_ = queue_.record();
-      address_ = memory.front().empty() ? nullptr : queue_.device().address(memory.front());
+      order_ = queue_->record();
+      address_ = memory.front().empty() ? nullptr : queue_->device().address(memory.front());
       return work_.event();
     };
-    event_ = use_on_device(queue_, {&operand, 1}, submit);
+    event_ = use_on_device(*queue_, {&operand, 1}, submit);
   }
   OutsideWork(OutsideWork const&) = delete;
   OutsideWork& operator=(OutsideWork const&) = delete;
-  /// With the interpreter's lock, which is released: the memory may be given back, and a thread ends.
+  /// With the interpreter's lock, which is released: the memory may be given back, and a thread ends, behind work that
+  /// this has waited for and that may be Python's.
   ~OutsideWork() {
     Unlocked const released;
     if (!has_ended_) fail(std::make_exception_ptr(not_ended()), true);
     needs_.clear();
+    queue_.reset();
     core_.reset();
   }
 
@@ -90,7 +93,7 @@ class OutsideWork {
   }
 
   std::shared_ptr<BufferCore> core_;
-  Queue queue_;
+  std::optional<Queue> queue_;
   std::size_t bytes_;
   ExternalWork work_;
   Event event_;

@@ -1,6 +1,7 @@
 """Ranks of MPI whose calls fail, which make calls together, and which begin and end, by `unimem.mpi`: test_mpi_messages.py starts them."""
 
 import sys
+import time
 
 import numpy as np
 from mpi_samples import COMM, ME, MPI, NEW, OLD, OTHER, SIM, in_turns, is_free, made, raises, run
@@ -235,6 +236,13 @@ def left_under_way():
     other = made(device=unimem.device("cpu"))  # the other one's queue has a kernel that waits
     mpi.receive(write(other), OTHER, 2)
     assert (other.host == NEW).all()
+
+
+def left_behind_a_kernel():
+    """The interpreter ends while a kernel in Python runs that a message waits for."""
+    buffer = made()
+    unimem.launch(unimem.Kernel("slow").host(lambda x: time.sleep(0.5)), 1000, readwrite(buffer))
+    mpi.isend(read(buffer), OTHER)
 
 
 def left_by_an_exception():

@@ -150,6 +150,23 @@ def many_messages():
     assert (y.host == OTHER + 1).all() and all(one.wait() for one in coming)
 
 
+def refused_while_a_kernel_runs():
+    """A message of another size ends its work while a kernel in Python has the memory: neither waits for the other."""
+    for device in (unimem.device("cpu"), SIM):
+        buffer = made(device=device)
+        if ME == 0:
+            COMM.Barrier()
+            mpi.send(read(made(NEW), 0, 10), 1)
+            continue
+        running = unimem.launch(unimem.Kernel("slow").host(lambda x: time.sleep(0.5)), 1000, read(buffer))
+        coming = mpi.ireceive(write(buffer), 0)
+        COMM.Barrier()
+        raises(unimem.SizeMismatch, coming.wait, "got 10")
+        assert running.wait()
+        raises(unimem.SizeMismatch, lambda: buffer.host)
+        assert (buffer.host == OLD).all()
+
+
 def freed_communicators():
     """A message that waits for a kernel while its communicator is freed fails, and the process goes on. What MPI has by then ends."""
     slow = unimem.Kernel("slow").host(lambda x: time.sleep(0.3))

@@ -12,11 +12,11 @@ PROGRAMS = {
     ],
     "mpi_events_program.py": [
         "in_order_with_kernels", "both_ways_at_once", "messages_keep_their_order", "failed_kernels", "awaited", "interrupted", "many_messages", "many_threads",
-        "freed_communicators",
+        "refused_while_a_kernel_runs", "freed_communicators",
     ],
     "mpi_ends_program.py": ["failures_of_mpi", "collectives", "collectives_that_disagree"],
 }  # fmt: skip
-ENDS = ["without_threads", "not_initialized", "finalized_under_way", "arrays_after_finalize", "left_under_way", "left_by_an_exception"]
+ENDS = ["without_threads", "not_initialized", "finalized_under_way", "arrays_after_finalize", "left_under_way", "left_behind_a_kernel", "left_by_an_exception"]
 
 
 def check(implementation, ranks, program, *parts):
