@@ -109,6 +109,31 @@ TEST_F(Collectives, OtherTypesRootsAndReductionsAreRefusedInEveryRank) {
   EXPECT_EQ(y.to_vector(), numbers_of<float>(rank(), 10));
 }
 
+TEST_F(Collectives, ARootThatIsNoneIsRefused) {
+  auto x = holding(numbers_of(rank(), 10));
+  EXPECT_THROW(mpi::broadcast(readwrite(x), MPI_PROC_NULL), InvalidArgument);
+  EXPECT_EQ(x.to_vector(), numbers_of(rank(), 10));
+}
+
+TEST_F(Collectives, ARootWithoutRoomIsWaitedForByNobody) {
+  MemoryManager tight;
+  BufferOptions options;
+  options.manager = &tight;
+  options.device = &sim;
+  UnifiedBuffer<std::uint32_t> x(10'000, options);
+  launch(sim.default_queue(), Kernel("fill").host([](WorkItem i, std::span<std::uint32_t> v) { v[i.x] = 7; }),
+         Range{10'000}, write(x));
+  x.release_host();
+  tight.set_limit(sim, Location::host, 4096);
+  if (rank() == 0) {
+    EXPECT_THROW(mpi::broadcast(readwrite(x), 0), OutOfMemory);
+  } else {
+    EXPECT_THROW(mpi::broadcast(readwrite(x), 0), InvalidArgument);
+  }
+  tight.set_limit(sim, Location::host, 1 << 20);
+  EXPECT_THAT(x.to_vector(), Each(7U));
+}
+
 TEST_F(Collectives, WhatOneRankMayNotDoNoRankDoes) {
   struct Pair {
     std::int32_t a, b;

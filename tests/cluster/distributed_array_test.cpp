@@ -4,6 +4,7 @@
 #include <unimem/core/error.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 
@@ -245,6 +246,28 @@ TEST_F(DistributedArrays, ReductionsAreOverAllRanks) {
   mpi::DistributedArray<std::uint64_t> none(0, MPI_COMM_WORLD, with_halo(0));
   EXPECT_EQ(none.sum(), 0U);
   EXPECT_THROW(static_cast<void>(none.min()), InvalidArgument);
+}
+
+TEST_F(DistributedArrays, InfinitiesAndNanAreFoundWhereverTheyAre) {
+  constexpr auto infinity = std::numeric_limits<float>::infinity();
+  mpi::DistributedArray<float> one(1, MPI_COMM_WORLD, with_halo(0));
+  for (auto const value : {infinity, -infinity}) {
+    auto mine = one.local();
+    std::ranges::fill(mine.host(), value);
+    EXPECT_EQ(one.min(), value);
+    EXPECT_EQ(one.max(), value);
+  }
+  for (std::size_t nan = 0; nan < 4; ++nan) {
+    SCOPED_TRACE(nan);
+    mpi::DistributedArray<double> four(4, MPI_COMM_WORLD, with_halo(0));
+    auto const own = four.own();
+    auto mine = four.local();
+    for (auto i = own.begin; i < own.end; ++i) {
+      mine.host()[i - own.begin] = i == nan ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(i);
+    }
+    EXPECT_TRUE(std::isnan(four.min()));
+    EXPECT_TRUE(std::isnan(four.max()));
+  }
 }
 
 TEST_F(DistributedArrays, BadRangesAndCountsAreRefused) {

@@ -57,6 +57,8 @@ bool before_and_after() {
   sent.wait();
   MPI_Finalize();
   right = all_refused() && right;
+  right = is_unsupported("a fence", [&] { array->fence(); }) && right;
+  right = is_unsupported("a sum", [&] { static_cast<void>(array->sum()); }) && right;
   array.reset();  // too late, and no crash
   return right && x.to_vector() == numbers && y.to_vector() == numbers;
 }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -113,7 +114,8 @@ class BytesInPlace {
 /// counts as written on the host, and on the root nothing does.
 ///
 /// The ranks agree on size, type and root first, by one reduction of 56 bytes: where they differ every rank throws
-/// SizeMismatch or InvalidArgument, and nothing has changed. Else as `send`.
+/// SizeMismatch or InvalidArgument, and nothing has changed; so they do where the root has no room to bring its bytes
+/// to the host. Another rank that has none is waited for. Else as `send`.
 inline void broadcast(KernelOperand const& x, int root, MPI_Comm comm = MPI_COMM_WORLD) {
   detail::require_running("mpi::broadcast");
   detail::check_communicator(comm);
@@ -121,19 +123,22 @@ inline void broadcast(KernelOperand const& x, int root, MPI_Comm comm = MPI_COMM
   int rank = 0;
   MPI_Comm_rank(comm, &rank);
   bool const is_root = rank == root;
+  std::optional<detail::BytesInPlace> bytes;
   auto const invalid = detail::failure_of([&] {
     detail::check_rank("root", root, comm);
+    if (root == MPI_PROC_NULL) throw InvalidArgument("root", "MPI_PROC_NULL", "a rank of the communicator");
     is_root ? detail::check_sent(window) : detail::check_received(window);
     if (!is_root) window.core.require_writable("mpi::broadcast");
+    if (is_root) bytes.emplace(window, true, false);  // which may find no room, and the others wait for it by then
   });
   detail::ErrorsReturned const errors(comm);
   detail::Agreement const agreed(window, root, invalid != nullptr, comm);
   if (invalid) std::rethrow_exception(invalid);
   agreed.require("mpi::broadcast", "root");
-  detail::BytesInPlace bytes(window, is_root, !is_root);
+  if (!is_root) bytes.emplace(window, false, true);
   detail::Counted const what(window.count(), window.elements);
-  detail::check(MPI_Bcast(bytes.address(), what.count(), what.type(), root, comm), "MPI_Bcast");
-  bytes.keep();
+  detail::check(MPI_Bcast(bytes->address(), what.count(), what.type(), root, comm), "MPI_Bcast");
+  bytes->keep();
 }
 
 /// Every rank gets, element by element, the sum (or another reduction) of what all of them hold:

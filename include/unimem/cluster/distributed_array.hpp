@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -78,14 +79,20 @@ class DistributedArray {
   /// DeviceError("mpi", …), after which what was to be brought is still out of date.
   [[nodiscard]] BufferSlice<T> read(IndexRange range) {
     if (range.begin > range.end || !reach().contains(range)) throw_beyond(range);
-    if (!exchange_.is_current(range)) exchange_.bring(range);
+    if (!exchange_.is_current(range)) {
+      detail::require_running("mpi::DistributedArray::read");
+      exchange_.bring(range);
+    }
     return part(range);
   }
 
   /// Tells the other ranks what of this one's elements has changed since the last fence, and hears the same of them.
   /// Found out by comparing what others may see with what they could see before, element by element: that is brought to
   /// the host for it. Two messages to each neighbour. When it returns, `read` gives what the others had at their fence.
-  void fence() { exchange_.fence(); }
+  void fence() {
+    detail::require_running("mpi::DistributedArray::fence");
+    exchange_.fence();
+  }
 
   /// The sum of all elements of all ranks, in double precision or 64 bits, which wrap around. In which order
   /// floating-point numbers are added depends on the number of ranks, and so does their rounding. This rank's elements
@@ -96,14 +103,16 @@ class DistributedArray {
     for (auto const element : mine()) of_mine += static_cast<Added>(element);
     return static_cast<Sum>(of_all(of_mine, MPI_SUM));
   }
-  /// The smallest element, and the largest. Throws InvalidArgument for an array of none.
+  /// The smallest element, and the largest; NaN if one is. Throws InvalidArgument for an array of none.
   [[nodiscard]] T min() {
     auto const smallest = [](std::span<T const> elements) { return *std::ranges::min_element(elements); };
-    return extreme(smallest, std::numeric_limits<T>::max(), MPI_MIN);
+    return extreme(smallest, has_infinity ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max(),
+                   MPI_MIN);
   }
   [[nodiscard]] T max() {
     auto const largest = [](std::span<T const> elements) { return *std::ranges::max_element(elements); };
-    return extreme(largest, std::numeric_limits<T>::lowest(), MPI_MAX);
+    return extreme(largest, has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest(),
+                   MPI_MAX);
   }
 
   [[nodiscard]] ExchangeStatistics statistics() const noexcept { return exchange_.statistics(); }
@@ -170,6 +179,7 @@ class DistributedArray {
   template <class Number>
   [[nodiscard]] Number of_all(Number of_mine, MPI_Op operation) {
     static_assert(std::is_arithmetic_v<Number> && sizeof(Number) <= 8, "reductions are for numbers that MPI knows");
+    detail::require_running("mpi::DistributedArray, a reduction");
     auto const elements = detail::elements_of(value_type_of<Number>());
     detail::check(MPI_Allreduce(MPI_IN_PLACE, &of_mine, 1, elements.type, operation, exchange_.comm()),
                   "MPI_Allreduce");
@@ -179,8 +189,18 @@ class DistributedArray {
   [[nodiscard]] T extreme(Find const& find, T of_none, MPI_Op operation) {
     if (size() == 0) throw InvalidArgument("array", "of no elements", "of one at least");
     auto const elements = mine();
-    return of_all(elements.empty() ? of_none : find(elements), operation);
+    bool has_nan = false;
+    if constexpr (std::is_floating_point_v<T>) {
+      has_nan = std::ranges::any_of(elements, [](T element) { return std::isnan(element); });
+    }
+    auto const found = of_all(elements.empty() || has_nan ? of_none : find(elements), operation);
+    if constexpr (std::is_floating_point_v<T>) {
+      // MPI compares with NaN in an order of its own, so that a rank has one is told beside.
+      if (of_all(std::uint64_t{has_nan}, MPI_MAX) != 0) return std::numeric_limits<T>::quiet_NaN();
+    }
+    return found;
   }
+  static constexpr bool has_infinity = std::numeric_limits<T>::has_infinity;
 
   UnifiedBuffer<T> buffer_;
   BufferSlice<T> whole_;
