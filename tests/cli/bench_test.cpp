@@ -101,7 +101,9 @@ TEST(BenchOnSim, AKnownLinkIsWhatIsMeasured) {
 TEST(BenchOnSim, ASmallDeviceIsMeasuredWithLess) {
   auto const outcome = run_cli(words_of("bench --quick --json --device sim:memory=1MiB"));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (auto const& figure : Json::parse(outcome.out)["figures"]) {
+  auto const json = Json::parse(outcome.out);
+  ASSERT_FALSE(json["figures"].empty());
+  for (auto const& figure : json["figures"]) {
     if (figure["benchmark"] == "transfer") {
       EXPECT_LE(figure["bytes"].get<std::size_t>(), 128U << 10) << figure;
     }
