@@ -1,5 +1,7 @@
 #include "device/source_kernels.hpp"
 
+#include <unimem/core/error.hpp>
+
 #include "device/source_words.hpp"
 
 #include <fmt/format.h>
@@ -179,6 +181,12 @@ std::string find_word(std::string_view source, std::string_view entry, std::span
     if (after.next() == "{" && skip_body(after)) words = after;
   }
   return {};
+}
+
+void throw_without_group(std::string const& kernel, std::string_view word) {
+  throw KernelError(
+      kernel,
+      fmt::format("uses {}, and no size of its groups is given: Range{{…}}.group({{…}}), or Kernel::group", word));
 }
 
 std::optional<std::vector<TextParameter>> portable_parameters(std::string_view source, std::string_view entry) {

@@ -33,6 +33,9 @@ struct SourceKernels {
 [[nodiscard]] std::string find_word(std::string_view source, std::string_view entry,
                                     std::span<const std::string_view> wanted);
 
+/// The KernelError of a launch without a group, of a kernel that asks for its group by that word.
+[[noreturn]] void throw_without_group(std::string const& kernel, std::string_view word);
+
 /// One parameter of a portable kernel as its text has it.
 struct TextParameter {
   bool is_buffer = false;

@@ -38,7 +38,7 @@ struct PieceHeader {
 
 /// A tag for the pieces of one message: the messages under way from one rank to another have different ones.
 inline int next_piece_tag() {
-  static std::atomic<unsigned> next{0};  // relaxed: a number that nobody else has
+  static std::atomic<unsigned> next{0};  // relaxed: a number that no other has
   return highest_tag() + 1 +
          static_cast<int>(next.fetch_add(1, std::memory_order_relaxed) % static_cast<unsigned>(reserved_tags() - 1));
 }

@@ -134,9 +134,7 @@ std::optional<std::uint64_t> CudaProgram::passed(std::size_t index, KernelArgume
 void CudaProgram::check_range(Range range) const {
   if (!range.has_group()) {
     if (asks_group_by_.empty()) return;
-    throw KernelError(name_, fmt::format("uses {}, and no size of its groups is given: Range{{…}}.group({{…}}), or "
-                                         "Kernel::group",
-                                         asks_group_by_));
+    throw_without_group(name_, asks_group_by_);
   }
   if (!can_be_block(range.group_size, most_threads_)) {
     auto const [x, y, z] = range.group_size;

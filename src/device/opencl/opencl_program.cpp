@@ -123,9 +123,7 @@ void OpenClProgram::check_range(Range range) const {
   }
   if (!range.has_group()) {
     if (asks_group_by_.empty() || is_fixed) return;
-    throw KernelError(name_, fmt::format("uses {}, and no size of its groups is given: Range{{…}}.group({{…}}), or "
-                                         "Kernel::group",
-                                         asks_group_by_));
+    throw_without_group(name_, asks_group_by_);
   }
   std::array const group{x, y, z};
   if (is_fixed && group != fixed_group_) {
