@@ -1,6 +1,7 @@
 """unimem.dask: what Dask knows of buffers, how they go from worker to worker, where they are spilled. Clusters are programs of their own
 (dask_program.py): two processes on this machine. Dask is fetched by `./dev check` (tools/interop-wheels.txt)."""
 
+import ast
 import os
 import re
 import subprocess
@@ -277,4 +278,6 @@ def test_the_guide_runs_as_written(tmp_path):
     program = tmp_path / "guide.py"
     program.write_text(block, encoding="utf-8")
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=100, check=False, cwd=tmp_path)
-    assert done.returncode == 0 and re.fullmatch(r"\[(\d+|None), (\d+|None)\]\n", done.stdout), done.stderr
+    assert done.returncode == 0, done.stderr
+    spilled = ast.literal_eval(done.stdout)
+    assert len(spilled) == 2 and sum(spilled.values()) >= 96 << 20, spilled
