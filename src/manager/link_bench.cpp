@@ -103,7 +103,7 @@ LinkFigures figures_of(Copy const& copy, std::size_t most) {
   auto const moving = whole > start ? whole - start : whole;
   auto const bytes = whole > start ? large - small : large;
   bool const within_cache = large == most && most <= last_level_cache_bytes();
-  return {static_cast<double>(bytes) / std::max(moving, shortest), start, within_cache};
+  return {static_cast<double>(bytes) / std::max(moving, shortest), start, within_cache, most < copied_to_measure()};
 }
 
 LinkFigures measure_from_host(Device& device, PoolOf const& pool_of) {

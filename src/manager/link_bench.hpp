@@ -16,7 +16,8 @@ namespace unimem::detail {
 struct LinkFigures {
   double bytes_per_second = 0;
   double latency_seconds = 0;
-  bool within_cache = false;  ///< for want of memory: the processor's last cache holds what was copied
+  bool within_cache = false;     ///< the processor's last cache holds what was copied
+  bool short_of_memory = false;  ///< less was copied than should have been, for want of more
 };
 
 /// What measuring may come to, and so what is believed of a file: no link moves a hundred terabytes a second, or less

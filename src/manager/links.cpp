@@ -64,8 +64,12 @@ std::string key_of(Device const* from, Device const* to) {
                      cpu.compute_units, detail::copied_to_measure());
 }
 
+/// Behind the figures of a file.
+constexpr std::string_view within_cache = " within the cache";
+
 std::string text_of(LinkFigures const& figures) {
-  return fmt::format("{} {}\n", figures.bytes_per_second, figures.latency_seconds);
+  return fmt::format("{} {}{}\n", figures.bytes_per_second, figures.latency_seconds,
+                     figures.within_cache ? within_cache : "");
 }
 
 std::optional<LinkFigures> read_figures(std::string_view text) {
@@ -74,8 +78,11 @@ std::optional<LinkFigures> read_figures(std::string_view text) {
   auto const first = std::from_chars(begin, end, figures.bytes_per_second);
   if (first.ec != std::errc{} || first.ptr == end || *first.ptr != ' ') return std::nullopt;
   auto const second = std::from_chars(first.ptr + 1, end, figures.latency_seconds);
-  bool const whole = second.ec == std::errc{} && std::string_view{second.ptr, end} == "\n";
-  return whole && detail::is_plausible(figures) ? std::optional{figures} : std::nullopt;
+  std::string_view rest{second.ptr, end};
+  figures.within_cache = rest.starts_with(within_cache);
+  if (figures.within_cache) rest.remove_prefix(within_cache.size());
+  return second.ec == std::errc{} && rest == "\n" && detail::is_plausible(figures) ? std::optional{figures}
+                                                                                   : std::nullopt;
 }
 
 Link link_of(Device const* from, Device const* to, LinkFigures const& figures, LinkSource source) {
@@ -138,7 +145,8 @@ class Links::State {
     try {
       auto const figures = measure(from, to);
       if (!detail::is_plausible(figures)) return estimate(from, to, device, "what was measured makes no sense");
-      if (!figures.within_cache) keep(key, figures);  // later processes may have more memory for it
+      // Later processes may have more memory for it, but no smaller a cache.
+      if (!figures.within_cache || !figures.short_of_memory) keep(key, figures);
       return link_of(from, to, figures, LinkSource::measured);
     } catch (std::exception const& error) {
       return estimate(from, to, device, error.what());

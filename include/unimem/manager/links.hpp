@@ -32,8 +32,8 @@ struct Link {
   double latency_seconds = 0;   ///< of a copy so small that its bytes do not matter
   bool via_host = false;        ///< the devices do not reach each other: two copies by turns, by way of the host
   LinkSource source = LinkSource::measured;
-  /// Measured with so little memory, for want of more, that the processor's last cache holds it: copies of more may be
-  /// slower. Not kept for later processes.
+  /// Measured with so little memory that the processor's last cache holds it: copies of more may be slower. For want of
+  /// more it is not kept for later processes; it is where a cache of over 256 MiB holds all that may be copied.
   bool within_cache = false;
 
   /// What a copy of so many bytes takes by itself.
