@@ -28,6 +28,13 @@ struct BackendEntry {
   std::unique_ptr<Device> (*open)(std::size_t index, std::string_view options);
 };
 
+/// What there is of a backend, looked for when it is first asked for.
+[[nodiscard]] FoundDevices const& found_devices(Backend backend);
+
+/// Keeps a device as long as the process: what `device()` gives for the one found at `index` with these options, which
+/// no other device has.
+Device& keep_device(std::size_t index, std::string_view options, std::unique_ptr<Device> device);
+
 [[nodiscard]] std::unique_ptr<Device> make_cpu_device();
 [[nodiscard]] FoundDevices find_cuda_devices();
 [[nodiscard]] std::unique_ptr<Device> open_cuda_device(std::size_t index, std::string_view options);

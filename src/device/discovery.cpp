@@ -69,6 +69,12 @@ class BackendDevices {
     return *device;
   }
 
+  Device& keep(std::size_t index, std::string_view options, std::unique_ptr<Device> device) {
+    if (!opened_mutex_.lock()) detail::throw_inherited("opening a device with options");
+    std::lock_guard const lock{opened_mutex_, std::adopt_lock};
+    return *(opened_[{index, std::string(options)}] = std::move(device));
+  }
+
  private:
   detail::BackendEntry const entry_;
   std::once_flag looked_;
@@ -124,6 +130,15 @@ Device& sim(std::string_view id, std::string_view rest) {
 }
 
 }  // namespace
+
+detail::FoundDevices const& detail::found_devices(Backend backend) {
+  return devices_of(backend).found();
+}
+
+Device& detail::keep_device(std::size_t index, std::string_view options, std::unique_ptr<Device> device) {
+  auto& backend = devices_of(device->backend());
+  return backend.keep(index, options, std::move(device));
+}
 
 std::vector<std::reference_wrapper<Device>> devices() {
   std::vector<std::reference_wrapper<Device>> all;

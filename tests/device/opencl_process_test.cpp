@@ -2,6 +2,7 @@
 
 #include "device/opencl_fixture.hpp"
 #include "device/opencl_user_event.hpp"
+#include "device/users_opencl.hpp"
 #include "forked_child.hpp"
 
 #include <unistd.h>
@@ -91,6 +92,18 @@ TEST_F(OpenClProcessEnd, MayDestroyObjectsAfterTheDriver) {
     submit_much(*late.device, *late.queue, late.memory);
     late.event = late.queue->record();
     std::exit(0);
+  };
+  EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
+}
+
+TEST_F(OpenClProcessEnd, WaitsForWorkInAQueueOfTheUsers) {
+  auto const scenario = [] {
+    static auto& user = *new UsersOpenCl;
+    auto& ours = adopt_context(user.context, user.hardware);
+    static auto queue = std::make_optional(adopt_queue(ours, user.queue));
+    user.release();
+    submit_much(ours, *queue, ours.allocate(1 << 16, Location::device));
+    std::exit(7);
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }

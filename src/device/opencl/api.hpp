@@ -11,8 +11,9 @@
 // Every function this library calls. One list, so that what is declared, loaded and serialized cannot drift apart.
 #define UNIMEM_OPENCL_FUNCTIONS(each)                                                                              \
   each(clGetPlatformIDs) each(clGetPlatformInfo) each(clGetDeviceIDs) each(clGetDeviceInfo)                        \
-  each(clCreateContext) each(clReleaseContext)                                                                     \
-  each(clCreateCommandQueue) each(clReleaseCommandQueue) each(clFlush)                                             \
+  each(clCreateContext) each(clRetainContext) each(clReleaseContext) each(clGetContextInfo)                        \
+  each(clCreateCommandQueue) each(clRetainCommandQueue) each(clReleaseCommandQueue)                                \
+  each(clGetCommandQueueInfo) each(clFlush)                                                                        \
   each(clCreateBuffer) each(clCreateSubBuffer) each(clReleaseMemObject) each(clGetMemObjectInfo)                   \
   each(clCreateProgramWithSource) each(clBuildProgram) each(clReleaseProgram)                                      \
   each(clGetProgramBuildInfo) each(clGetProgramInfo)                                                               \

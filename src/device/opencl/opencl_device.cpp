@@ -18,19 +18,42 @@
 #include <utility>
 
 namespace unimem::detail::opencl {
+namespace {
 
-OpenClDevice::OpenClDevice(std::string id, Hardware hardware, OpenClOptions options)
-    : Device(Backend::opencl, std::move(id)), hardware_(std::move(hardware)), options_(options) {
+ContextHandle context_of_its_own(Hardware const& hardware) {
+  cl_context_properties const properties[] = {CL_CONTEXT_PLATFORM,
+                                              reinterpret_cast<cl_context_properties>(hardware.platform), 0};
+  cl_int code = CL_SUCCESS;
+  ContextHandle context{*hardware.api,
+                        hardware.api->clCreateContext(properties, 1, &hardware.device, nullptr, nullptr, &code)};
+  check(code, "clCreateContext");
+  return context;
+}
+
+template <class Value>
+Value of_queue(Api const& api, cl_command_queue queue, cl_command_queue_info name) {
+  Value value{};
+  // NOLINTNEXTLINE(bugprone-sizeof-expression): what is asked for may be a handle
+  check(api.clGetCommandQueueInfo(queue, name, sizeof(Value), static_cast<void*>(&value), nullptr),
+        "clGetCommandQueueInfo");
+  return value;
+}
+
+}  // namespace
+
+OpenClDevice::OpenClDevice(std::string id, Hardware const& hardware, OpenClOptions options)
+    : OpenClDevice(std::move(id), hardware, options, context_of_its_own(hardware)) {}
+
+OpenClDevice::OpenClDevice(std::string id, Hardware hardware, OpenClOptions options, ContextHandle context)
+    : Device(Backend::opencl, std::move(id)),
+      hardware_(std::move(hardware)),
+      options_(options),
+      context_(std::move(context)) {
   info_ = hardware_.info;
   if (options_.shares && !hardware_.fine_grain_memory) {
     throw UnsupportedOperation("zero_copy=1", std::string(this->id()),
                                "the device has no fine-grained shared virtual memory");
   }
-  cl_context_properties const properties[] = {CL_CONTEXT_PLATFORM,
-                                              reinterpret_cast<cl_context_properties>(hardware_.platform), 0};
-  cl_int code = CL_SUCCESS;
-  context_ = {api(), api().clCreateContext(properties, 1, &hardware_.device, nullptr, nullptr, &code)};
-  check(code, "clCreateContext");
 }
 
 bool OpenClDevice::shares_by_default(Hardware const& hardware) noexcept {
@@ -138,7 +161,29 @@ std::unique_ptr<QueueBackend> OpenClDevice::make_queue() {
   cl_command_queue_properties const properties = options_.profiles ? CL_QUEUE_PROFILING_ENABLE : 0;
   QueueHandle handle{api(), api().clCreateCommandQueue(context(), native_id(), properties, &code)};
   check(code, "clCreateCommandQueue");
-  auto queue = std::make_unique<OpenClQueue>(*this, std::move(handle));
+  return queue_over(std::move(handle), options_.profiles);
+}
+
+Queue OpenClDevice::adopt(cl_command_queue foreign) {
+  if (driver_gone()) throw UnsupportedOperation("adopt_queue", std::string(id()), process_end_reason);
+  if (foreign == nullptr) throw InvalidArgument("queue", "null", "a cl_command_queue");
+  if (of_queue<cl_context>(api(), foreign, CL_QUEUE_CONTEXT) != context()) {
+    throw InvalidArgument("queue", "one of another context",
+                          fmt::format("a queue of {}'s context (adopt_context takes that of a queue)", id()));
+  }
+  if (of_queue<cl_device_id>(api(), foreign, CL_QUEUE_DEVICE) != native_id()) {
+    throw InvalidArgument("queue", "one of another device of the context", fmt::format("a queue of {}", id()));
+  }
+  auto const properties = of_queue<cl_command_queue_properties>(api(), foreign, CL_QUEUE_PROPERTIES);
+  if ((properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) != 0) {
+    throw InvalidArgument("queue", "one that works out of order", "an in-order queue");
+  }
+  check(api().clRetainCommandQueue(foreign), "clRetainCommandQueue");
+  return enlist(queue_over({api(), foreign}, (properties & CL_QUEUE_PROFILING_ENABLE) != 0));
+}
+
+std::unique_ptr<QueueBackend> OpenClDevice::queue_over(QueueHandle handle, bool profiles) {
+  auto queue = std::make_unique<OpenClQueue>(*this, std::move(handle), profiles);
   std::lock_guard const lock{streams_mutex_};
   std::erase_if(streams_, [](auto const& entry) { return entry.second.expired(); });
   streams_.emplace(queue->control().id(), queue->stream());

@@ -24,8 +24,9 @@ struct OpenClOptions {
   std::optional<std::size_t> staging_threshold{};  ///< see `Device::staging_threshold`
 };
 
-/// A device under OpenCL, one context of its own. By default memory is separate from the host's, as on a discrete GPU,
-/// even where the driver would share it (PoCL): buffers are `cl_mem` objects without an address.
+/// A device under OpenCL, in a context of its own or the user's (`adopt_context`). By default memory is separate from
+/// the host's, as on a discrete GPU, even where the driver would share it (PoCL): buffers are `cl_mem` objects without
+/// an address.
 ///
 /// A device that *shares* allocates fine-grained shared virtual memory and wraps it in a `cl_mem`. That is the only
 /// kind of OpenCL memory that host and kernels may touch through plain pointers without mapping:
@@ -35,7 +36,9 @@ class OpenClDevice final : public Device {
  public:
   /// Throws UnsupportedOperation if it shall share and the hardware cannot, DeviceError if the driver refuses a
   /// context.
-  OpenClDevice(std::string id, Hardware hardware, OpenClOptions options);
+  OpenClDevice(std::string id, Hardware const& hardware, OpenClOptions options);
+  /// The same in that context.
+  OpenClDevice(std::string id, Hardware hardware, OpenClOptions options, ContextHandle context);
 
   /// Integrated GPUs that can share do; CPUs do not, so that PoCL stands for a discrete device.
   [[nodiscard]] static bool shares_by_default(Hardware const& hardware) noexcept;
@@ -58,11 +61,15 @@ class OpenClDevice final : public Device {
   }
 
   [[nodiscard]] Api const& api() const noexcept { return *hardware_.api; }
-  [[nodiscard]] bool profiles() const noexcept { return options_.profiles; }
+  [[nodiscard]] Hardware const& hardware() const noexcept { return hardware_; }
+  [[nodiscard]] OpenClOptions const& options() const noexcept { return options_; }
   [[nodiscard]] cl_context context() const noexcept { return context_.get(); }
   [[nodiscard]] cl_device_id native_id() const noexcept { return hardware_.device; }
   [[nodiscard]] bool is_pocl() const noexcept { return hardware_.is_pocl; }
   [[nodiscard]] std::string const& compiler() const noexcept { return hardware_.compiler; }
+
+  /// See `adopt_queue`.
+  [[nodiscard]] Queue adopt(cl_command_queue foreign);
 
   /// The stream behind a queue of this device, null if the queue is gone or another device's.
   [[nodiscard]] std::shared_ptr<CommandStream> stream(std::uint64_t queue_id);
@@ -73,6 +80,7 @@ class OpenClDevice final : public Device {
  private:
   [[noreturn]] void refuse(std::size_t bytes, std::size_t limit, std::string reason) const;
   [[nodiscard]] MemoryHandle make_object(std::size_t bytes);
+  [[nodiscard]] std::unique_ptr<QueueBackend> queue_over(QueueHandle handle, bool profiles);
   [[nodiscard]] void* shared_address(cl_mem object) const noexcept;
 
   Hardware hardware_;

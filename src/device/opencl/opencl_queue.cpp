@@ -35,10 +35,11 @@ std::size_t bytes_of(PieceGrid const& grid) noexcept {
 
 }  // namespace
 
-OpenClQueue::OpenClQueue(OpenClDevice& device, QueueHandle queue)
+OpenClQueue::OpenClQueue(OpenClDevice& device, QueueHandle queue, bool profiles)
     : device_(device),
       api_(device.api()),
-      stream_(std::make_shared<CommandStream>(device, api_, std::move(queue), control())) {
+      stream_(std::make_shared<CommandStream>(device, api_, std::move(queue), control())),
+      profiles_(profiles) {
   control().set_waiter(stream_);
 }
 
@@ -56,7 +57,7 @@ Event OpenClQueue::transfer(char const* call, Moves moves, std::size_t bytes, Co
                             Enqueue const& enqueue, std::size_t copies) {
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   auto const lock = begin(call);
-  auto command = std::make_shared<Command>(api_, moves, bytes, terms.meter, device_.profiles(), copies);
+  auto command = std::make_shared<Command>(api_, moves, bytes, terms.meter, profiles_, copies);
   command->add(call, enqueue);
   return stream_->append(std::move(command));
 }

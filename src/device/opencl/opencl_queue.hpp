@@ -15,7 +15,8 @@ class OpenClDevice;
 /// so. An operation the driver refuses at once throws and takes no ticket. Thread-safe.
 class OpenClQueue final : public QueueBackend {
  public:
-  OpenClQueue(OpenClDevice& device, QueueHandle queue);
+  /// `profiles`: the driver keeps the times of this queue's commands.
+  OpenClQueue(OpenClDevice& device, QueueHandle queue, bool profiles);
   ~OpenClQueue() override;
 
   Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) override;
@@ -59,6 +60,7 @@ class OpenClQueue final : public QueueBackend {
   OpenClDevice& device_;
   Api const& api_;
   std::shared_ptr<CommandStream> stream_;
+  bool profiles_;
 };
 
 }  // namespace unimem::detail::opencl
