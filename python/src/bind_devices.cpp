@@ -2,14 +2,17 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/device/discovery.hpp>
+#include <unimem/device/duration.hpp>
 #include <unimem/device/event.hpp>
 #include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "bindings.hpp"
@@ -86,6 +89,12 @@ void bind_device(nb::module_& m) {
             unlocked([&] { self.synchronize(); });
           },
           "Waits for all work submitted so far to every queue of this device. Ctrl-C ends the waiting.")
+      .def(
+          "keep_durations", [](Device& self) { unlocked([&] { keep_durations(self.default_queue()); }); },
+          "From here on ``event.duration`` tells how long a launch on this device took, of the 1,024 that ended "
+          "last.\n\n"
+          "UnsupportedOperation where the driver keeps no times: open the device as ``opencl:0,profile=1`` or "
+          "``cuda:0,profile=1``.")
       .def(
           "__eq__",
           [](Device const& self, nb::handle other) {
@@ -169,6 +178,18 @@ void bind_event(nb::module_& m) {
            })
       .def_prop_ro(
           "ready", [](Event const& self) { return self.ready(); }, "Whether the work has ended. Never blocks.")
+      .def_prop_ro(
+          "duration",
+          [](Event const& self) -> std::optional<double> {
+            auto const took = duration(self);
+            if (!took) return std::nullopt;
+            return std::chrono::duration<double>(*took).count();
+          },
+          nb::sig("def duration(self) -> float | None"),
+          "How many seconds the work took on its device, without what it waited for in its queue. None while it runs, "
+          "if "
+          "it failed, and unless ``Device.keep_durations`` had been called; the 1,024 that ended last are kept. Never "
+          "blocks.")
       .def(
           "__await__",
           [](nb::handle self) {

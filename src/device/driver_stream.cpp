@@ -90,10 +90,11 @@ DriverStream::Commands DriverStream::collect() noexcept {
     if (outcome.running) break;
     if (command->failure()) outcome.failure = command->failure();
     if (!outcome.failure) command->count(device_);
+    auto const took = control_.keeps_durations() ? command->took() : std::nullopt;
     ended.push_back(std::move(command));
     auto const done = first_++;
     pending_.pop_front();
-    control_.finish(done, std::move(outcome.failure));
+    control_.finish(done, std::move(outcome.failure), took);
   }
   return ended;
 }

@@ -4,6 +4,7 @@
 #include "device/brief_wait.hpp"
 #include "device/current_task.hpp"
 #include "device/host_queue.hpp"
+#include "device/stopwatch.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -234,15 +235,24 @@ void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
 
 void HostExecutor::carry_out(Entry entry) noexcept {
   std::exception_ptr failure;
+  QueueControl::Duration took;
   try {
     bool hopeless = false;
     for (auto const need : entry.needs) hopeless = need.wait_for_error() || hopeless;
-    hopeless ? control_.skip(entry.ticket) : entry.task();
+    if (hopeless) {
+      control_.skip(entry.ticket);
+    } else if (control_.keeps_durations()) {
+      Stopwatch const watch;
+      entry.task();
+      took = watch.elapsed();
+    } else {
+      entry.task();
+    }
   } catch (...) {
     failure = std::current_exception();
   }
   entry.task = nullptr;  // what it held is let go before its event is done, not at some time after
-  control_.finish(entry.ticket, std::move(failure));
+  control_.finish(entry.ticket, std::move(failure), took);
 }
 
 HostQueue::HostQueue() : executor_(std::make_shared<HostExecutor>(control())) {

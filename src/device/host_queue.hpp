@@ -56,6 +56,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   void poll() noexcept override {}  // the worker makes progress by itself
   [[nodiscard]] bool needs_polling() const noexcept override { return false; }
   [[nodiscard]] std::thread::id works_on() noexcept override;
+  [[nodiscard]] bool tells_durations() const noexcept override { return true; }
   void shut_down() noexcept override;
   void await_quiet(std::chrono::steady_clock::time_point until) noexcept override;
 

@@ -95,13 +95,32 @@ std::exception_ptr QueueControl::enter(Ticket ticket, std::exception_ptr const& 
   return dropped;
 }
 
-void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
+bool QueueControl::keep_durations() {
+  auto const tells = waiter();
+  if (!tells || !tells->tells_durations()) return false;
+  std::lock_guard const lock{mutex_};
+  took_.resize(kept_durations);
+  keeps_durations_.store(true, std::memory_order_relaxed);
+  return true;
+}
+
+QueueControl::Duration QueueControl::duration(Ticket ticket) const noexcept {
+  if (made_.inherited() || !keeps_durations()) return std::nullopt;
+  std::lock_guard const lock{mutex_};
+  auto const& kept = took_[ticket % kept_durations];
+  bool const is_kept = kept.ticket == ticket && completed() - ticket < kept_durations;
+  return is_kept ? Duration{kept.time} : std::nullopt;
+}
+
+void QueueControl::finish(Ticket ticket, std::exception_ptr failure, Duration took) noexcept {
   std::exception_ptr dropped;
   {
     std::lock_guard const lock{mutex_};
     if (failure) {
       dropped = keep(ticket, std::move(failure));
       may_fail_.store(true, std::memory_order_release);  // before the ticket, which publishes it too
+    } else if (took) {
+      took_[ticket % kept_durations] = {ticket, *took};
     }
     // Release: a thread that reads the ticket also sees the work's bytes, and its failure.
     if (ticket > completed_.load(std::memory_order_relaxed)) completed_.store(ticket, std::memory_order_release);

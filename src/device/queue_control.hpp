@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -45,6 +46,9 @@ class Waiter {
 
   /// Which thread is in the middle of carrying out the queue's work, if one of the host's does.
   [[nodiscard]] virtual std::thread::id works_on() noexcept { return {}; }
+
+  /// Whether what ends has its duration, once `QueueControl::keeps_durations`.
+  [[nodiscard]] virtual bool tells_durations() const noexcept { return false; }
 };
 
 /// What events point to: the ids, counts and errors of one queue. Control blocks are never freed, so that an event
@@ -79,8 +83,18 @@ class QueueControl {
   /// The highest ticket that has ended. Acquire: what the work wrote is visible to a thread that sees its ticket here.
   [[nodiscard]] Ticket completed() const noexcept { return completed_.load(std::memory_order_acquire); }
 
-  /// Records that everything up to `ticket` has ended; `failure` belongs to `ticket` alone.
-  void finish(Ticket ticket, std::exception_ptr failure = nullptr) noexcept;
+  using Duration = std::optional<std::chrono::nanoseconds>;
+
+  /// Records that everything up to `ticket` has ended; `failure` and `took` belong to `ticket` alone.
+  void finish(Ticket ticket, std::exception_ptr failure = nullptr, Duration took = std::nullopt) noexcept;
+
+  /// How many durations are kept.
+  static constexpr std::size_t kept_durations = 1024;
+  /// Keeps them from now on; false if the queue's driver does not tell them.
+  [[nodiscard]] bool keep_durations();
+  [[nodiscard]] bool keeps_durations() const noexcept { return keeps_durations_.load(std::memory_order_relaxed); }
+  /// Of work that has ended, if it is known and still kept.
+  [[nodiscard]] Duration duration(Ticket ticket) const noexcept;
 
   /// The work of `ticket`, which has not ended, or in whose place nothing was submitted, never begins: what it needs
   /// has failed.
@@ -205,6 +219,12 @@ class QueueControl {
   std::shared_ptr<Waiter> waiter_;
   Continuations awaiting_;      ///< for tickets that have not ended
   bool watcher_polls_ = false;  ///< the watcher knows this queue
+  struct Took {
+    Ticket ticket = 0;
+    std::chrono::nanoseconds time{};
+  };
+  std::vector<Took> took_;                    ///< each at the place of its ticket; empty while none are kept
+  std::atomic<bool> keeps_durations_{false};  ///< relaxed: work that is under way at that moment may have none
 };
 
 class QueueControl::InheritedErrors {

@@ -8,6 +8,7 @@
 ///
 /// The tests are in five headers by what they are about; what all of them need is in conformance_fixture.hpp.
 
+#include "device/conformance_durations.hpp"
 #include "device/conformance_events.hpp"
 #include "device/conformance_fixture.hpp"
 #include "device/conformance_kernels.hpp"

@@ -55,6 +55,10 @@ TEST_F(OpenCl, TheRowsOfARectangleAreOneCommand) {
   queue.synchronize();  // it reads what ends here
 }
 
+TEST_F(OpenCl, DurationsAreKeptWithProfiling) {
+  expect_durations(unimem::device("opencl:0,profile=1"));
+}
+
 TEST_F(OpenCl, TheFirstDeviceIsADiscreteCompiler) {
   EXPECT_EQ(device().id(), "opencl:0");
   EXPECT_EQ(device().backend(), Backend::opencl);

@@ -26,7 +26,7 @@ class Command final : public DriverCommand {
   /// What must live until the work has ended: programs, patterns.
   void keep(std::shared_ptr<void const> object) { keep_ = std::move(object); }
 
-  /// Where the work begins, for queues that time their copies.
+  /// Where the work begins, for queues that time it.
   void begin_at(PooledEvent event) noexcept { begin_ = std::move(event); }
   /// The driver has it.
   void is_given_now() noexcept { state_.store(State::given, std::memory_order_release); }

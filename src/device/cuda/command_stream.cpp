@@ -58,14 +58,15 @@ CommandStream::~CommandStream() {
 void CommandStream::begin(Command& command, Moves moves) {
   without_event_.reserve(most_without_event);  // nothing has to be had once the driver has the work
   if (without_event_.size() == without_event_.capacity()) without_event_.reserve(2 * without_event_.size());
-  if (moves != Moves::nothing && events_.timed()) command.begin_at(events_.record(stream_));
+  if (events_.timed() && (moves != Moves::nothing || control_.keeps_durations()))
+    command.begin_at(events_.record(stream_));
 }
 
 void CommandStream::end(std::shared_ptr<Command> const& command, Moves moves, bool orders) {
   without_event_.push_back(command);
   command->is_given_now();
   // What has moved bytes makes room for more, and is not to seem at work for longer than it is.
-  bool const wanted = is_shared() || orders || moves != Moves::nothing;
+  bool const wanted = is_shared() || orders || moves != Moves::nothing || control_.keeps_durations();
   if (!wanted && without_event_.size() < most_without_event) return;
   try {
     record();

@@ -35,6 +35,7 @@ class CommandStream final : public DriverStream, public std::enable_shared_from_
   ~CommandStream() override;
 
   [[nodiscard]] EventPool& events() const noexcept { return events_; }
+  [[nodiscard]] bool tells_durations() const noexcept override { return events_.timed(); }
   [[nodiscard]] Stream stream() const noexcept { return stream_; }
 
   /// Around what hands a command to the driver, under `submission()` and with the context current. `end` says that it

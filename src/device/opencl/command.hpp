@@ -23,8 +23,9 @@ struct DriverEvent {
 /// One ticket's worth of driver commands, with all that must live until they have ended.
 class Command final : public DriverCommand {
  public:
-  explicit Command(Api const& api) : api_(api) {}
-  /// A copy of `bytes`, or several in one; `timed` if the driver keeps its time.
+  /// `timed` if the driver keeps its time.
+  explicit Command(Api const& api, bool timed = false) : api_(api), timed_(timed) {}
+  /// A copy of `bytes`, or several in one.
   Command(Api const& api, Moves moves, std::size_t bytes, SharedMeter meter, bool timed, std::size_t copies = 1)
       : DriverCommand(moves, bytes, std::move(meter), copies), api_(api), timed_(timed) {}
 

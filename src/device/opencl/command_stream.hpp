@@ -13,10 +13,12 @@ namespace unimem::detail::opencl {
 /// The driver's in-order queue and the commands in it that are not known to have ended.
 class CommandStream final : public DriverStream {
  public:
-  CommandStream(Device& device, Api const& api, QueueHandle queue, QueueControl& control)
-      : DriverStream(device, control), api_(api), queue_(std::move(queue)) {}
+  /// `profiles`: the driver keeps the times of this queue's commands.
+  CommandStream(Device& device, Api const& api, QueueHandle queue, QueueControl& control, bool profiles)
+      : DriverStream(device, control), api_(api), queue_(std::move(queue)), profiles_(profiles) {}
 
   [[nodiscard]] cl_command_queue queue() const noexcept { return queue_.get(); }
+  [[nodiscard]] bool tells_durations() const noexcept override { return profiles_; }
 
   /// As `DriverStream::append`, and sets the work going: nothing would make a lazy driver begin before a thread waits.
   /// A failure shows in the event.
@@ -34,6 +36,7 @@ class CommandStream final : public DriverStream {
  private:
   Api const& api_;
   QueueHandle queue_;
+  bool profiles_;
 };
 
 }  // namespace unimem::detail::opencl

@@ -38,8 +38,7 @@ std::size_t bytes_of(PieceGrid const& grid) noexcept {
 OpenClQueue::OpenClQueue(OpenClDevice& device, QueueHandle queue, bool profiles)
     : device_(device),
       api_(device.api()),
-      stream_(std::make_shared<CommandStream>(device, api_, std::move(queue), control())),
-      profiles_(profiles) {
+      stream_(std::make_shared<CommandStream>(device, api_, std::move(queue), control(), profiles)) {
   control().set_waiter(stream_);
 }
 
@@ -57,7 +56,7 @@ Event OpenClQueue::transfer(char const* call, Moves moves, std::size_t bytes, Co
                             Enqueue const& enqueue, std::size_t copies) {
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   auto const lock = begin(call);
-  auto command = std::make_shared<Command>(api_, moves, bytes, terms.meter, profiles_, copies);
+  auto command = std::make_shared<Command>(api_, moves, bytes, terms.meter, stream_->tells_durations(), copies);
   command->add(call, enqueue);
   return stream_->append(std::move(command));
 }
@@ -129,7 +128,7 @@ Event OpenClQueue::copy_pieces(DeviceMemory to, DeviceMemory from, std::span<con
 Event OpenClQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   constexpr auto call = "clEnqueueFillBuffer";
   auto const lock = begin(call);
-  auto command = std::make_shared<Command>(api_);
+  auto command = std::make_shared<Command>(api_, stream_->tells_durations());
   // The driver fills from multiples of the pattern's size only; `lead` bytes come before the first of them.
   auto const lead = (pattern.size() - to.offset % pattern.size()) % pattern.size();
   if (lead == 0) {
@@ -174,7 +173,7 @@ Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std:
   }
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin("clEnqueueNDRangeKernel");
-  auto command = std::make_shared<Command>(api_);
+  auto command = std::make_shared<Command>(api_, stream_->tells_durations());
   command->keep = std::move(program);
   ours->enqueue(*command, stream_->queue(), range, arguments);
   return stream_->append(std::move(command));

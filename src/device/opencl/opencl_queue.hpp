@@ -60,7 +60,6 @@ class OpenClQueue final : public QueueBackend {
   OpenClDevice& device_;
   Api const& api_;
   std::shared_ptr<CommandStream> stream_;
-  bool profiles_;
 };
 
 }  // namespace unimem::detail::opencl
