@@ -176,13 +176,13 @@ template <class unimem_t> struct unimem_element {
 };
 template <> struct unimem_element<void> { static const unimem_u64 kind = 5, bytes = 0, lanes = 1; };
 #ifdef __CUDACC_RTC__
-#define UNIMEM_VECTOR(T, N) template <> struct unimem_element<T##N> { \
+#define UNIMEM_VECTOR_ELEMENT(T, N) template <> struct unimem_element<T##N> { \
   static const unimem_u64 kind = unimem_kind<decltype(T##N::x)>::value, bytes = sizeof(T##N::x), lanes = N; };
-#define UNIMEM_VECTORS(T) UNIMEM_VECTOR(T, 2) UNIMEM_VECTOR(T, 3) UNIMEM_VECTOR(T, 4)
-UNIMEM_VECTORS(char) UNIMEM_VECTORS(uchar) UNIMEM_VECTORS(short) UNIMEM_VECTORS(ushort) UNIMEM_VECTORS(int) UNIMEM_VECTORS(uint)
-UNIMEM_VECTORS(longlong) UNIMEM_VECTORS(ulonglong) UNIMEM_VECTORS(float) UNIMEM_VECTORS(double)
-#undef UNIMEM_VECTORS
-#undef UNIMEM_VECTOR
+#define UNIMEM_EACH_LENGTH(T) UNIMEM_VECTOR_ELEMENT(T, 2) UNIMEM_VECTOR_ELEMENT(T, 3) UNIMEM_VECTOR_ELEMENT(T, 4)
+UNIMEM_EACH_LENGTH(char) UNIMEM_EACH_LENGTH(uchar) UNIMEM_EACH_LENGTH(short) UNIMEM_EACH_LENGTH(ushort) UNIMEM_EACH_LENGTH(int) UNIMEM_EACH_LENGTH(uint)
+UNIMEM_EACH_LENGTH(longlong) UNIMEM_EACH_LENGTH(ulonglong) UNIMEM_EACH_LENGTH(float) UNIMEM_EACH_LENGTH(double)
+#undef UNIMEM_EACH_LENGTH
+#undef UNIMEM_VECTOR_ELEMENT
 #endif
 
 __device__ constexpr unimem_u64 unimem_size_code(unimem_u64 unimem_s) { return unimem_s < 65535 ? unimem_s : 65535; }
@@ -212,7 +212,52 @@ inline constexpr std::string_view plain_begin = "#line 1\n";
 
 /// What stands around a source in the portable form. A namespace of its own, because CUDA has functions in the global
 /// one (norm, min) that OpenCL has not, or not as functions.
-inline constexpr std::string_view portable_begin = "namespace unimem_source {\n#line 1\n";
+///
+/// There vectors have the operators that OpenCL C has for them, lane by lane.
+inline constexpr std::string_view portable_begin = R"(
+namespace unimem_source {
+template <class> struct unimem_vector;
+#define UNIMEM_VECTOR_TYPE(name, T, N) \
+  typedef T##N name; \
+  template <> struct unimem_vector<T##N> { typedef decltype(T##N::x) lane; static const int lanes = N; };
+UNIMEM_VECTOR_TYPE(unimem_u8x2, uchar, 2) UNIMEM_VECTOR_TYPE(unimem_u8x4, uchar, 4)
+UNIMEM_VECTOR_TYPE(unimem_i8x2, char, 2) UNIMEM_VECTOR_TYPE(unimem_i8x4, char, 4)
+UNIMEM_VECTOR_TYPE(unimem_u16x2, ushort, 2) UNIMEM_VECTOR_TYPE(unimem_u16x4, ushort, 4)
+UNIMEM_VECTOR_TYPE(unimem_i16x2, short, 2) UNIMEM_VECTOR_TYPE(unimem_i16x4, short, 4)
+UNIMEM_VECTOR_TYPE(unimem_u32x2, uint, 2) UNIMEM_VECTOR_TYPE(unimem_u32x4, uint, 4)
+UNIMEM_VECTOR_TYPE(unimem_i32x2, int, 2) UNIMEM_VECTOR_TYPE(unimem_i32x4, int, 4)
+UNIMEM_VECTOR_TYPE(unimem_u64x2, ulonglong, 2) UNIMEM_VECTOR_TYPE(unimem_i64x2, longlong, 2)
+UNIMEM_VECTOR_TYPE(unimem_f32x2, float, 2) UNIMEM_VECTOR_TYPE(unimem_f32x4, float, 4)
+UNIMEM_VECTOR_TYPE(unimem_f64x2, double, 2)
+#undef UNIMEM_VECTOR_TYPE
+
+template <class unimem_v> using unimem_lane = typename unimem_vector<unimem_v>::lane;
+template <class unimem_v> __device__ unimem_v unimem_make(unimem_lane<unimem_v> x) {
+  if constexpr (unimem_vector<unimem_v>::lanes == 2) return {x, x}; else return {x, x, x, x};
+}
+template <class unimem_v> __device__ unimem_v unimem_make(unimem_lane<unimem_v> x, unimem_lane<unimem_v> y) { return {x, y}; }
+template <class unimem_v> __device__ unimem_v unimem_make(unimem_lane<unimem_v> x, unimem_lane<unimem_v> y, unimem_lane<unimem_v> z,
+                                                          unimem_lane<unimem_v> w) { return {x, y, z, w}; }
+#define UNIMEM_VECTOR(T, ...) unimem_make<T>(__VA_ARGS__)
+
+#define UNIMEM_VECTOR_OPERATOR(OP) \
+  template <class unimem_v, class unimem_l = unimem_lane<unimem_v>> __device__ unimem_v operator OP(unimem_v a, unimem_v b) { \
+    if constexpr (unimem_vector<unimem_v>::lanes == 2) return {unimem_l(a.x OP b.x), unimem_l(a.y OP b.y)}; \
+    else return {unimem_l(a.x OP b.x), unimem_l(a.y OP b.y), unimem_l(a.z OP b.z), unimem_l(a.w OP b.w)}; \
+  } \
+  template <class unimem_v> __device__ unimem_v operator OP(unimem_v a, unimem_lane<unimem_v> b) { return a OP unimem_make<unimem_v>(b); } \
+  template <class unimem_v> __device__ unimem_v operator OP(unimem_lane<unimem_v> a, unimem_v b) { return unimem_make<unimem_v>(a) OP b; } \
+  template <class unimem_v, class = unimem_lane<unimem_v>> __device__ unimem_v& operator OP##=(unimem_v& a, unimem_v b) { return a = a OP b; } \
+  template <class unimem_v> __device__ unimem_v& operator OP##=(unimem_v& a, unimem_lane<unimem_v> b) { return a = a OP b; }
+UNIMEM_VECTOR_OPERATOR(+) UNIMEM_VECTOR_OPERATOR(-) UNIMEM_VECTOR_OPERATOR(*) UNIMEM_VECTOR_OPERATOR(/)
+UNIMEM_VECTOR_OPERATOR(%) UNIMEM_VECTOR_OPERATOR(&) UNIMEM_VECTOR_OPERATOR(|) UNIMEM_VECTOR_OPERATOR(^)
+#undef UNIMEM_VECTOR_OPERATOR
+template <class unimem_v, class unimem_l = unimem_lane<unimem_v>> __device__ unimem_v operator-(unimem_v a) {
+  if constexpr (unimem_vector<unimem_v>::lanes == 2) return {unimem_l(-a.x), unimem_l(-a.y)};
+  else return {unimem_l(-a.x), unimem_l(-a.y), unimem_l(-a.z), unimem_l(-a.w)};
+}
+#line 1
+)";
 inline constexpr std::string_view portable_end = "\n}\n";
 
 }  // namespace unimem::detail::cuda

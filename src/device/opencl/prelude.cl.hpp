@@ -27,9 +27,29 @@ typedef int    unimem_i32;
 typedef ulong  unimem_u64;
 typedef long   unimem_i64;
 typedef float  unimem_f32;
+
+typedef uchar2  unimem_u8x2;
+typedef uchar4  unimem_u8x4;
+typedef char2   unimem_i8x2;
+typedef char4   unimem_i8x4;
+typedef ushort2 unimem_u16x2;
+typedef ushort4 unimem_u16x4;
+typedef short2  unimem_i16x2;
+typedef short4  unimem_i16x4;
+typedef uint2   unimem_u32x2;
+typedef uint4   unimem_u32x4;
+typedef int2    unimem_i32x2;
+typedef int4    unimem_i32x4;
+typedef ulong2  unimem_u64x2;
+typedef long2   unimem_i64x2;
+typedef float2  unimem_f32x2;
+typedef float4  unimem_f32x4;
+#define UNIMEM_VECTOR(T, ...) ((T)(__VA_ARGS__))
+
 #if defined(cl_khr_fp64) || defined(__opencl_c_fp64)
 #define UNIMEM_DOUBLES 1
 typedef double unimem_f64;
+typedef double2 unimem_f64x2;
 #endif
 
 #define UNIMEM_KERNEL __kernel void

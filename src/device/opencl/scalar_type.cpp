@@ -59,12 +59,12 @@ ValueType find_value_type(std::string_view name) noexcept {
   if (name.starts_with(atomic)) name.remove_prefix(atomic.size());
   if (auto const scalar = find_scalar_type(name)) return value_type(*scalar);
   // A vector of three takes the room of four.
-  constexpr std::array<std::pair<std::string_view, std::size_t>, 5> endings{
-      {{"16", 16}, {"2", 2}, {"3", 4}, {"4", 4}, {"8", 8}}};
+  constexpr std::array<std::pair<std::string_view, std::size_t>, 7> endings{
+      {{"x2", 2}, {"x4", 4}, {"16", 16}, {"2", 2}, {"3", 4}, {"4", 4}, {"8", 8}}};
   for (auto const& [ending, lanes] : endings) {
     if (!name.ends_with(ending)) continue;
     auto const scalar = find_scalar_type(name.substr(0, name.size() - ending.size()));
-    if (!scalar || scalar->name.starts_with("unimem_")) continue;
+    if (!scalar || scalar->name.starts_with("unimem_") != ending.starts_with('x')) continue;
     auto type = value_type(*scalar);
     type.lanes = lanes;
     return type;
