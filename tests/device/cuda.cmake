@@ -47,7 +47,7 @@ endfunction()
 unimem_test(device_cuda_standin_test LABELS cuda TIMEOUT 120 WHOLE
             SOURCES cuda_standin_test.cpp cuda_standin_mapping_test.cpp cuda_standin_streams_test.cpp
                     cuda_standin_order_test.cpp cuda_standin_capture_test.cpp cuda_standin_kernels_test.cpp
-                    cuda_standin_faults_test.cpp cuda_standin_stress_test.cpp)
+                    cuda_standin_faults_test.cpp)
 unimem_on_standin(device_cuda_standin_test)
 # What the environment says, and how a process ends, happens once in each.
 unimem_test(device_cuda_standin_process_test SOURCES cuda_standin_process_test.cpp LABELS cuda TIMEOUT 60)

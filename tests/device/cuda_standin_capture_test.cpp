@@ -96,53 +96,6 @@ TEST_F(CudaStandInCapture, ForbidsWhatAThreadsModeDoesNotAllow) {
   EXPECT_EQ(cu.cuThreadExchangeStreamCaptureMode(&wrong), Result::invalid_value);
 }
 
-TEST_F(CudaStandInCapture, MakesAReusableGraph) {
-  auto* const pinned = allocate_pinned(1);
-  begin();
-  EXPECT_EQ(status(stream), CaptureStatus::active);
-  EXPECT_EQ(status(other), CaptureStatus::none);
-  ok(cu.cuMemcpyHtoDAsync(memory, pinned, 1, stream));
-  ok(cu.cuMemcpyDtoDAsync(memory + 1, memory, 1, stream));
-  Graph graph = nullptr;
-  ok(cu.cuStreamEndCapture(stream, &graph));
-  EXPECT_EQ(status(stream), CaptureStatus::none);
-  EXPECT_THAT(read(memory, 2), Each(0));  // nothing has run
-  GraphExec executable = nullptr;
-  ok(cu.cuGraphInstantiateWithFlags(&executable, graph, 0));
-  ok(cu.cuGraphDestroy(graph));
-  for (unsigned char round = 1; round < 4; ++round) {
-    pinned[0] = std::byte{round};
-    ok(cu.cuGraphLaunch(executable, other));
-    ok(cu.cuStreamSynchronize(other));
-    EXPECT_THAT(read(memory, 2), Each(round));
-  }
-  EXPECT_EQ(control().live().executables, 1U);
-  ok(cu.cuGraphExecDestroy(executable));
-  EXPECT_EQ(cu.cuGraphLaunch(executable, stream), Result::invalid_value);
-  ok(cu.cuMemFreeHost(pinned));
-}
-
-TEST_F(CudaStandInCapture, FollowsAForkThatJoinsAgain) {
-  begin();
-  ok(cu.cuMemsetD8Async(memory, 1, 1, stream));
-  ok(cu.cuEventRecord(event, stream));
-  ok(cu.cuStreamWaitEvent(other, event, 0));
-  EXPECT_EQ(status(other), CaptureStatus::active);
-  ok(cu.cuMemcpyDtoDAsync(memory + 1, memory, 1, other));
-  ok(cu.cuEventRecord(joined, other));
-  ok(cu.cuStreamWaitEvent(stream, joined, 0));
-  ok(cu.cuMemcpyDtoDAsync(memory + 2, memory + 1, 1, stream));
-  Graph graph = nullptr;
-  GraphExec executable = nullptr;
-  ok(cu.cuStreamEndCapture(stream, &graph));
-  ok(cu.cuGraphInstantiateWithFlags(&executable, graph, 0));
-  ok(cu.cuGraphLaunch(executable, stream));
-  ok(cu.cuStreamSynchronize(stream));
-  EXPECT_THAT(read(memory, 3), Each(1));
-  ok(cu.cuGraphExecDestroy(executable));
-  ok(cu.cuGraphDestroy(graph));
-}
-
 TEST_F(CudaStandInCapture, RefusesAForkThatDoesNotJoin) {
   begin();
   ok(cu.cuEventRecord(event, stream));
@@ -207,21 +160,6 @@ TEST_F(CudaStandInCapture, ForbidsAllocationsUnlessItIsRelaxed) {
     EXPECT_EQ(cu.cuMemAlloc(&pointer, 1), Result::stream_capture_unsupported);
   }).join();
   EXPECT_EQ(end(), Result::stream_capture_invalidated);
-}
-
-TEST_F(CudaStandInCapture, KeepsToItself) {
-  begin();
-  ok(cu.cuEventRecord(event, other));  // outside
-  EXPECT_EQ(cu.cuStreamWaitEvent(stream, event, 0), Result::stream_capture_isolation);
-  EXPECT_EQ(end(), Result::stream_capture_invalidated);
-  EXPECT_EQ(cu.cuStreamBeginCapture(nullptr, CaptureMode::relaxed), Result::stream_capture_unsupported);
-  Stream const blocking = create_stream(0);
-  ok(cu.cuStreamBeginCapture(blocking, CaptureMode::relaxed));
-  EXPECT_EQ(cu.cuMemsetD8Async(memory, 1, 1, nullptr), Result::stream_capture_implicit);
-  Graph graph = nullptr;
-  EXPECT_EQ(cu.cuStreamEndCapture(blocking, &graph), Result::stream_capture_invalidated);
-  ok(cu.cuStreamDestroy(blocking));
-  ok(cu.cuStreamSynchronize(other));
 }
 
 TEST_F(CudaStandInCapture, NotesAStreamDestroyedUnderIt) {

@@ -40,36 +40,6 @@ class CudaStandInMapping : public CudaStandIn {
   }
 };
 
-TEST_F(CudaStandInMapping, MapsPagesThatKeepTheirBytes) {
-  std::size_t granularity = 0;
-  auto const properties = on_device(0);
-  ok(cu.cuMemGetAllocationGranularity(&granularity, &properties, Granularity::minimum));
-  EXPECT_EQ(granularity, page);
-  auto const base = reserve(4 * page);
-  EXPECT_EQ(base % page, 0U);
-  auto const first = create(page), second = create(page);
-  EXPECT_EQ(control().used(0), 2 * page);
-  ok(cu.cuMemMap(base, page, 0, first, 0));
-  ok(cu.cuMemMap(base + page, page, 0, second, 0));
-  allow(base, 2 * page);
-  EXPECT_THAT(read(base + page - 10, 20), Each(0xCD));
-  ok(cu.cuMemsetD8Async(base + page - 10, 1, 20, nullptr));  // over the seam
-  ok(cu.cuStreamSynchronize(nullptr));
-  ok(cu.cuMemUnmap(base, 2 * page));
-  ok(cu.cuMemMap(base + 3 * page, page, 0, second, 0));
-  allow(base + 3 * page, page);
-  auto const moved = read(base + 3 * page, 11);
-  EXPECT_EQ(moved, (std::vector<unsigned char>{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0xCD}));
-  ok(cu.cuMemRelease(first));
-  EXPECT_EQ(control().used(0), page);
-  ok(cu.cuMemRelease(second));  // the mapping keeps it
-  EXPECT_EQ(control().used(0), page);
-  EXPECT_EQ(cu.cuMemRelease(second), Result::invalid_value);
-  ok(cu.cuMemUnmap(base + 3 * page, page));
-  EXPECT_EQ(control().used(0), 0U);
-  ok(cu.cuMemAddressFree(base, 4 * page));
-}
-
 TEST_F(CudaStandInMapping, RefusesWhatDoesNotFit) {
   AllocationHandle handle = 0;
   DevicePointer base = 0;
@@ -130,45 +100,6 @@ TEST_F(CudaStandInMapping, NotesAnUnmapUnderWorkThatIsQueued) {
   ok(cu.cuMemRelease(handle));
   ok(cu.cuMemAddressFree(base, page));
   expected_violations = ElementsAre("cuMemUnmap of memory that cuMemsetD8Async still uses");
-}
-
-TEST_F(CudaStandInMapping, ReservesManyLargeRanges) {
-  constexpr std::size_t much = std::size_t{64} << 30;
-  for (int round = 0; round < 100; ++round) {
-    auto const base = reserve(much);
-    auto const handle = create(page);
-    ok(cu.cuMemMap(base + much - page, page, 0, handle, 0));
-    allow(base + much - page, page);
-    EXPECT_THAT(read(base + much - 1, 1), Each(0xCD));
-    ok(cu.cuMemUnmap(base + much - page, page));
-    ok(cu.cuMemRelease(handle));
-    ok(cu.cuMemAddressFree(base, much));
-  }
-}
-
-TEST_F(CudaStandInMapping, HandsMemoryOverByFileDescriptor) {
-  auto const handle = create(page, 0, HandleType::posix_file_descriptor), secret = create(page);
-  int file = -1;
-  EXPECT_EQ(cu.cuMemExportToShareableHandle(&file, secret, HandleType::posix_file_descriptor, 0),
-            Result::invalid_value);
-  ok(cu.cuMemExportToShareableHandle(&file, handle, HandleType::posix_file_descriptor, 0));
-  AllocationHandle imported = 0;
-  auto* const as_pointer = reinterpret_cast<void*>(static_cast<std::intptr_t>(file));
-  ok(cu.cuMemImportFromShareableHandle(&imported, as_pointer, HandleType::posix_file_descriptor));
-  close(file);
-  EXPECT_EQ(control().used(0), 2 * page);  // it is the same memory
-  auto const base = reserve(2 * page);
-  ok(cu.cuMemMap(base, page, 0, handle, 0));
-  ok(cu.cuMemMap(base + page, page, 0, imported, 0));
-  allow(base, 2 * page);
-  ok(cu.cuMemsetD8Async(base, 42, 10, nullptr));
-  EXPECT_THAT(read(base + page, 10), Each(42));
-  ok(cu.cuMemUnmap(base, 2 * page));
-  for (auto const each : {handle, secret, imported}) ok(cu.cuMemRelease(each));
-  ok(cu.cuMemAddressFree(base, 2 * page));
-  auto* const no_memory = reinterpret_cast<void*>(std::intptr_t{0});
-  EXPECT_EQ(cu.cuMemImportFromShareableHandle(&imported, no_memory, HandleType::posix_file_descriptor),
-            Result::invalid_value);
 }
 
 }  // namespace

@@ -48,17 +48,6 @@ TEST_F(CudaStandInOrder, IsMissingBetweenStreamsThatNothingConnects) {
   expected_violations = ElementsAre("cuMemsetD8Async races cuMemsetD8Async for the same bytes");
 }
 
-TEST_F(CudaStandInOrder, IsNotNeededBetweenReaders) {
-  auto* const pinned = allocate_pinned(20);
-  fill(memory, 50, first);
-  fill(memory + 50, 50, second);
-  ok(cu.cuStreamSynchronize(first));
-  ok(cu.cuMemcpyDtoHAsync(pinned, memory, 10, first));
-  ok(cu.cuMemcpyDtoHAsync(pinned + 10, memory, 10, second));
-  for (auto const each : {first, second}) ok(cu.cuStreamSynchronize(each));
-  ok(cu.cuMemFreeHost(pinned));
-}
-
 TEST_F(CudaStandInOrder, IsLookedForInPinnedMemoryToo) {
   auto* const pinned = allocate_pinned(10);
   ok(cu.cuMemcpyDtoHAsync(pinned, memory, 10, first));
@@ -66,68 +55,6 @@ TEST_F(CudaStandInOrder, IsLookedForInPinnedMemoryToo) {
   for (auto const each : {first, second}) ok(cu.cuStreamSynchronize(each));
   ok(cu.cuMemFreeHost(pinned));
   expected_violations = ElementsAre("cuMemcpyDtoHAsync races cuMemcpyDtoHAsync for the same bytes");
-}
-
-TEST_F(CudaStandInOrder, ComesFromEvents) {
-  fill(memory, 100, first);
-  ok(cu.cuEventRecord(event, first));
-  ok(cu.cuStreamWaitEvent(second, event, 0));
-  fill(memory, 100, second);
-}
-
-TEST_F(CudaStandInOrder, ComesFromEventsForEarlierWork) {
-  ok(cu.cuEventRecord(event, first));
-  fill(memory, 100, first);
-  ok(cu.cuStreamWaitEvent(second, event, 0));
-  fill(memory, 100, second);
-  expected_violations = ElementsAre("cuMemsetD8Async races cuMemsetD8Async for the same bytes");
-}
-
-TEST_F(CudaStandInOrder, ComesFromTheHostThatHasWaited) {
-  fill(memory, 100, first);
-  ok(cu.cuEventRecord(event, first));
-  ok(cu.cuEventSynchronize(event));
-  fill(memory, 100, second);
-  let_it_end();
-  ok(cu.cuStreamQuery(second));
-  fill(memory, 100, first);
-}
-
-TEST_F(CudaStandInOrder, ComesFromAWaitForEndedWork) {
-  fill(memory, 100, first);
-  ok(cu.cuEventRecord(event, first));
-  let_it_end();
-  ok(cu.cuStreamWaitEvent(second, event, 0));  // nothing to wait for any more
-  ok(cu.cuStreamSynchronize(second));
-  ok(cu.cuMemFree(std::exchange(memory, 0)));
-}
-
-TEST_F(CudaStandInOrder, OutlivesStreamsThatAreOver) {
-  DevicePointer pointer = 0;
-  for (int round = 0; round < 100; ++round) {
-    Stream const brief = create_stream();
-    if (round == 0) ok(cu.cuMemAllocAsync(&pointer, 100, brief));
-    fill(pointer, 100, brief);
-    ok(cu.cuStreamSynchronize(brief));
-    ok(cu.cuStreamDestroy(brief));
-  }
-  fill(pointer, 100, first);
-  Stream const hasty = create_stream();
-  fill(memory, 100, hasty);
-  ok(cu.cuStreamDestroy(hasty));  // it is over, and nobody has waited for it
-  fill(memory, 100, second);
-  expected_violations = ElementsAre("cuMemsetD8Async races cuMemsetD8Async for the same bytes",
-                                    "cuMemFree of memory that cuMemsetD8Async uses, whose end nobody has waited for");
-  ok(cu.cuMemFreeAsync(pointer, first));
-}
-
-TEST_F(CudaStandInOrder, ComesFromTheLegacyDefaultStream) {
-  Stream const blocking = create_stream(0);
-  fill(memory, 100, blocking);
-  fill(memory, 100, nullptr);
-  fill(memory, 100, blocking);
-  ok(cu.cuStreamSynchronize(blocking));
-  ok(cu.cuStreamDestroy(blocking));
 }
 
 TEST_F(CudaStandInOrder, IsMissingBeforeAnUnorderedFree) {

@@ -21,64 +21,6 @@ LoadedDriver load(std::initializer_list<std::pair<char const*, char const*>> env
   return load_driver();
 }
 
-TEST(CudaStandInProcess, HasAsManyDevicesAsItIsTold) {
-  auto const loaded = load({{"UNIMEM_CUDA_STANDIN_DEVICES", "3"}, {"UNIMEM_CUDA_STANDIN_CAPACITY", "1000,2000"}});
-  ASSERT_EQ(loaded.problem, "");
-  int count = 0;
-  EXPECT_EQ(loaded.driver.cuDeviceGetCount(&count), Result::success);
-  EXPECT_EQ(count, 3);
-  std::size_t bytes[3] = {};
-  for (int device = 0; device < 3; ++device)
-    EXPECT_EQ(loaded.driver.cuDeviceTotalMem(&bytes[device], device), Result::success);
-  EXPECT_THAT(bytes, testing::ElementsAre(1000, 2000, 2000));
-}
-
-TEST(CudaStandInProcess, SaysOfItselfWhatItIsTold) {
-  auto const loaded = load({{"UNIMEM_CUDA_STANDIN_ATTRIBUTES", "115:0,75:7"}});
-  ASSERT_EQ(loaded.problem, "");
-  int pools = 1, major = 0;
-  EXPECT_EQ(loaded.driver.cuDeviceGetAttribute(&pools, DeviceAttribute::memory_pools, 0), Result::success);
-  EXPECT_EQ(loaded.driver.cuDeviceGetAttribute(&major, DeviceAttribute::compute_capability_major, 1), Result::success);
-  EXPECT_EQ(pools, 0);
-  EXPECT_EQ(major, 7);
-}
-
-TEST(CudaStandInProcess, HasNoDeviceWhereThereIsNone) {
-  EXPECT_THAT(load({{"UNIMEM_CUDA_STANDIN_DEVICES", "0"}}).problem, HasSubstr("CUDA_ERROR_NO_DEVICE (100)"));
-}
-
-TEST(CudaStandInProcess, ShowsTheDevicesThatAreToBeSeen) {
-  auto const loaded = load({{"UNIMEM_CUDA_STANDIN_DEVICES", "4"}, {"CUDA_VISIBLE_DEVICES", "2,0,9,1"}});
-  ASSERT_EQ(loaded.problem, "");
-  int count = 0;
-  char name[32];
-  EXPECT_EQ(loaded.driver.cuDeviceGetCount(&count), Result::success);
-  EXPECT_EQ(count, 2);
-  EXPECT_EQ(loaded.driver.cuDeviceGetName(name, sizeof name, 0), Result::success);
-  EXPECT_STREQ(name, "Stand-in GPU 2");
-}
-
-TEST(CudaStandInProcess, FindsAVisibleDeviceByUuidPrefix) {
-  auto const loaded = load({{"CUDA_VISIBLE_DEVICES", "GPU-11"}});
-  ASSERT_EQ(loaded.problem, "");
-  char name[32];
-  EXPECT_EQ(loaded.driver.cuDeviceGetName(name, sizeof name, 0), Result::success);
-  EXPECT_STREQ(name, "Stand-in GPU 1");
-}
-
-TEST(CudaStandInProcess, ShowsNothingToWhoMaySeeNothing) {
-  EXPECT_THAT(load({{"CUDA_VISIBLE_DEVICES", ""}}).problem, HasSubstr("CUDA_ERROR_NO_DEVICE"));
-}
-
-TEST(CudaStandInProcess, IsAsOldAsItIsTold) {
-  EXPECT_THAT(load({{"UNIMEM_CUDA_STANDIN_VERSION", "11020"}}).problem, HasSubstr("of version 11.2"));
-}
-
-TEST(CudaStandInProcess, LeavesOutWhatItIsTold) {
-  EXPECT_EQ(load({{"UNIMEM_CUDA_STANDIN_MISSING", "cuMemMap,cuMemCreate"}}).problem,
-            "the CUDA driver has no cuMemCreate of 10.2");
-}
-
 TEST(CudaStandInProcess, FailsWhereTheEnvironmentSaysSo) {
   auto const loaded = load({{"UNIMEM_CUDA_STANDIN_FAULT", "cuDeviceGetCount:2:999,cuMemsetD8Async:1:700"}});
   ASSERT_EQ(loaded.problem, "");

@@ -12,38 +12,6 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST_F(CudaStandIn, SaysWhatItsDevicesAre) {
-  int count = 0, major = 0;
-  ok(cu.cuDeviceGetCount(&count));
-  EXPECT_EQ(count, 2);
-  ok(cu.cuDeviceGetAttribute(&major, DeviceAttribute::compute_capability_major, 1));
-  EXPECT_EQ(major, 9);
-  char name[64], pci[32];
-  ok(cu.cuDeviceGetName(name, sizeof name, 1));
-  EXPECT_STREQ(name, "Stand-in GPU 1");
-  ok(cu.cuDeviceGetName(name, 6, 1));
-  EXPECT_STREQ(name, "Stand");
-  ok(cu.cuDeviceGetPCIBusId(pci, sizeof pci, 1));
-  EXPECT_STREQ(pci, "0000:02:00.0");
-  Uuid first, second;
-  ok(cu.cuDeviceGetUuid(&first, 0));
-  ok(cu.cuDeviceGetUuid(&second, 1));
-  EXPECT_NE(std::memcmp(&first, &second, sizeof first), 0);
-  std::size_t bytes = 0;
-  ok(cu.cuDeviceTotalMem(&bytes, 0));
-  EXPECT_EQ(bytes, capacity);
-  EXPECT_EQ(cu.cuDeviceTotalMem(&bytes, 2), Result::invalid_device);
-  EXPECT_EQ(cu.cuDeviceTotalMem(&bytes, -1), Result::invalid_device);
-}
-
-TEST_F(CudaStandIn, NamesItsErrors) {
-  char const* name = nullptr;
-  ok(cu.cuGetErrorName(Result::illegal_address, &name));
-  EXPECT_STREQ(name, "CUDA_ERROR_ILLEGAL_ADDRESS");
-  EXPECT_EQ(cu.cuGetErrorName(Result{12345}, &name), Result::invalid_value);
-  EXPECT_EQ(name, nullptr);
-}
-
 TEST_F(CudaStandIn, RefusesCallsWithoutAContext) {
   std::thread([&] {
     DevicePointer pointer = 0;
@@ -60,33 +28,6 @@ TEST_F(CudaStandIn, RefusesCallsWithoutAContext) {
     ok(cu.cuCtxGetCurrent(&context));
     EXPECT_EQ(context, nullptr);
   }).join();
-}
-
-TEST_F(CudaStandIn, KeepsAStackOfContextsForEachThread) {
-  Context context = nullptr;
-  ok(cu.cuCtxPushCurrent(contexts[1]));
-  EXPECT_EQ(control().stack_depth(), 2U);
-  std::thread([] { EXPECT_EQ(control().stack_depth(), 0U); }).join();
-  ok(cu.cuCtxGetCurrent(&context));
-  EXPECT_EQ(context, contexts[1]);
-  ok(cu.cuCtxPopCurrent(&context));
-  EXPECT_EQ(context, contexts[1]);
-  ok(cu.cuCtxGetCurrent(&context));
-  EXPECT_EQ(context, contexts[0]);
-}
-
-TEST_F(CudaStandIn, CountsRetainsOfAPrimaryContext) {
-  Context again = nullptr;
-  ok(cu.cuDevicePrimaryCtxRetain(&again, 1));
-  EXPECT_EQ(again, contexts[1]);
-  ok(cu.cuDevicePrimaryCtxRelease(1));
-  EXPECT_EQ(control().live().contexts, 2U);
-  ok(cu.cuDevicePrimaryCtxRelease(1));
-  EXPECT_EQ(control().live().contexts, 1U);
-  EXPECT_EQ(cu.cuDevicePrimaryCtxRelease(1), Result::invalid_context);
-  EXPECT_EQ(cu.cuCtxPushCurrent(contexts[1]), Result::invalid_context);
-  ok(cu.cuDevicePrimaryCtxRetain(&contexts[1], 1));
-  EXPECT_NE(contexts[1], again);
 }
 
 TEST_F(CudaStandIn, NotesWhatIsLeftWhenAContextEnds) {
@@ -164,31 +105,6 @@ TEST_F(CudaStandIn, NeedsPeerAccess) {
   ok(cu.cuMemFree(ours));
 }
 
-TEST_F(CudaStandIn, CopiesBetweenPeersWithoutPeerAccess) {
-  auto const ours = allocate(64);
-  ok(cu.cuMemsetD32Async(ours, 0x01020304, 16, nullptr));
-  ok(cu.cuStreamSynchronize(nullptr));
-  Current const other{contexts[1]};
-  auto const theirs = allocate(64);
-  ok(cu.cuMemcpyPeerAsync(theirs, contexts[1], ours, contexts[0], 64, nullptr));
-  EXPECT_EQ(read(theirs, 4), (std::vector<unsigned char>{4, 3, 2, 1}));
-  ok(cu.cuMemFree(theirs));
-  Current const back{contexts[0]};
-  ok(cu.cuMemFree(ours));
-}
-
-TEST_F(CudaStandIn, KnowsWhichDevicesReachEachOther) {
-  control().set_peer(0, 1, false);
-  int can = 1;
-  ok(cu.cuDeviceCanAccessPeer(&can, 0, 1));
-  EXPECT_EQ(can, 0);
-  ok(cu.cuDeviceCanAccessPeer(&can, 1, 0));
-  EXPECT_EQ(can, 1);
-  ok(cu.cuDeviceCanAccessPeer(&can, 1, 1));
-  EXPECT_EQ(can, 0);
-  EXPECT_EQ(cu.cuCtxEnablePeerAccess(contexts[1], 0), Result::peer_access_unsupported);
-}
-
 TEST_F(CudaStandIn, NotesAFreeUnderWorkThatIsQueued) {
   auto const pointer = allocate(1000);
   control().hold(true);
@@ -237,23 +153,6 @@ TEST_F(CudaStandIn, NotesAWritePastTheEnd) {
   pinned[100] = std::byte{1};
   ok(cu.cuMemFreeHost(pinned));
   expected_violations = ElementsAre("cuMemFreeHost of memory that was written past its end");
-}
-
-TEST_F(CudaStandIn, AllocatesInStreamOrder) {
-  auto const stream = create_stream();
-  DevicePointer pointer = 0;
-  control().hold(true);
-  ok(cu.cuMemAllocAsync(&pointer, capacity, stream));
-  ok(cu.cuMemsetD8Async(pointer, 5, 10, stream));
-  ok(cu.cuMemFreeAsync(pointer, stream));
-  EXPECT_EQ(cu.cuMemFreeAsync(pointer, stream), Result::invalid_value);
-  EXPECT_EQ(control().used(0), capacity);
-  DevicePointer more = 0;
-  EXPECT_EQ(cu.cuMemAllocAsync(&more, 1, stream), Result::out_of_memory);
-  control().hold(false);
-  ok(cu.cuStreamSynchronize(stream));
-  EXPECT_EQ(control().used(0), 0U);
-  ok(cu.cuStreamDestroy(stream));
 }
 
 TEST_F(CudaStandIn, StreamMemoryExistsFromItsCommandOn) {
@@ -312,53 +211,6 @@ TEST_F(CudaStandIn, GivesKernelsAnotherAddressForWriteCombinedMemory) {
                                          42,   42,   42,   42,   42,   42,   42,   42,   0xCD, 0xCD}));
   ok(cu.cuMemFreeHost(host));
   EXPECT_EQ(cu.cuMemHostGetDevicePointer(&seen, host, 0), Result::invalid_value);
-}
-
-TEST_F(CudaStandIn, TellsWhatAPointerIs) {
-  auto const pointer = allocate(1000);
-  auto* const pinned = allocate_pinned(100);
-  auto const type_of = [&](DevicePointer at) {
-    MemoryType type{};
-    ok(cu.cuPointerGetAttribute(&type, PointerAttribute::memory_type, at));
-    return type;
-  };
-  EXPECT_EQ(type_of(pointer + 999), MemoryType::device);
-  EXPECT_EQ(type_of(reinterpret_cast<DevicePointer>(pinned)), MemoryType::host);
-  int device = -1;
-  std::size_t bytes = 0;
-  Context context = nullptr;
-  unsigned managed = 1;
-  ok(cu.cuPointerGetAttribute(&device, PointerAttribute::device_ordinal, pointer));
-  ok(cu.cuPointerGetAttribute(&bytes, PointerAttribute::range_size, pointer + 1));
-  ok(cu.cuPointerGetAttribute(&context, PointerAttribute::context, pointer));
-  ok(cu.cuPointerGetAttribute(&managed, PointerAttribute::is_managed, pointer));
-  EXPECT_EQ(device, 0);
-  EXPECT_EQ(bytes, 1000U);
-  EXPECT_EQ(context, contexts[0]);
-  EXPECT_EQ(managed, 0U);
-  ok(cu.cuMemFree(pointer));
-  ok(cu.cuMemFreeHost(pinned));
-  EXPECT_EQ(cu.cuPointerGetAttribute(&device, PointerAttribute::device_ordinal, pointer), Result::invalid_value);
-}
-
-TEST_F(CudaStandIn, ServesManagedMemoryWithAJournal) {
-  DevicePointer pointer = 0;
-  EXPECT_EQ(cu.cuMemAllocManaged(&pointer, 100, 0), Result::invalid_value);
-  ok(cu.cuMemAllocManaged(&pointer, 4096, attach_global));
-  ok(cu.cuMemsetD8Async(pointer, 3, 4096, nullptr));
-  ok(cu.cuStreamSynchronize(nullptr));
-  EXPECT_EQ(*reinterpret_cast<unsigned char const*>(pointer + 4095), 3);
-  MemoryLocation const host{LocationType::host, 0}, device{LocationType::device, 1};
-  ok(cu.cuMemAdvise(pointer, 4096, Advice::set_preferred_location, device));
-  ok(cu.cuMemPrefetchAsync(pointer, 100, host, 0, nullptr));
-  EXPECT_EQ(cu.cuMemPrefetchAsync(pointer, 4097, host, 0, nullptr), Result::invalid_value);
-  EXPECT_EQ(cu.cuMemAdvise(pointer, 4096, Advice::set_accessed_by, {LocationType::device, 2}), Result::invalid_device);
-  EXPECT_THAT(std::string{control().journal(0)},
-              testing::AllOf(HasSubstr("cuMemAdvise 3"), HasSubstr("4096 device 1")));
-  EXPECT_THAT(std::string{control().journal(1)}, HasSubstr(" 100 host"));
-  EXPECT_EQ(control().journal(2), nullptr);
-  ok(cu.cuStreamSynchronize(nullptr));
-  ok(cu.cuMemFree(pointer));
 }
 
 }  // namespace
