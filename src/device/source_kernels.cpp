@@ -130,6 +130,70 @@ std::string_view own_name(std::string_view entry) {
   return scope == std::string_view::npos ? entry : entry.substr(scope + 2);
 }
 
+/// Calls `visit(word, what follows)` for each word of the kernel `entry` and of what is no kernel and may be called by
+/// it, until it returns false.
+template <class Visit>
+void visit_words(std::string_view source, std::string_view entry, Visit const& visit) {
+  auto const text = on_whole_lines(source);
+  KernelNames const kernels{text};
+  // One that a macro makes may be any of them, or all.
+  bool const is_made_by_macro = !kernels.all.contains(own_name(entry));
+  SourceWords words{text};
+  for (auto word = words.next(); !word.empty(); word = words.next()) {
+    if (!visit(word, words)) return;
+    if (is_made_by_macro || !begins_kernel(word)) continue;
+    // What is no other kernel is read on from here: `kernel` may be a variable, too.
+    auto after = words;
+    auto const name = function_name(after);
+    if (name.empty() || name == own_name(entry) || kernels.called.contains(name)) continue;
+    skip_to_end(after, "(", ")");
+    if (after.next() == "{" && skip_body(after)) words = after;
+  }
+}
+
+constexpr std::array<std::string_view, 4> places_in_group{"UNIMEM_LOCAL_X", "UNIMEM_LOCAL_Y", "UNIMEM_LOCAL_Z",
+                                                          "UNIMEM_LOCAL_NUMBER"};
+constexpr std::array<std::string_view, 6> waits_for_group{
+    "UNIMEM_BARRIER",   "unimem_group_sum",           "unimem_group_min",
+    "unimem_group_max", "unimem_group_inclusive_sum", "unimem_group_exclusive_sum"};
+
+bool is_any_in(std::vector<std::string_view> const& words, std::span<const std::string_view> wanted) {
+  return std::ranges::find_first_of(words, wanted) != words.end();
+}
+
+/// Behind "(": the words up to its end.
+std::vector<std::string_view> words_to_end(SourceWords& words) {
+  std::vector<std::string_view> all;
+  int depth = 1;
+  for (auto word = words.next(); !word.empty(); word = words.next()) {
+    depth += word == "(" ? 1 : word == ")" ? -1 : 0;
+    if (depth == 0) break;
+    all.push_back(word);
+  }
+  return all;
+}
+
+/// The words of the statement that begins here: a block, or up to a semicolon outside of parentheses.
+std::vector<std::string_view> statement(SourceWords& words) {
+  std::vector<std::string_view> all;
+  int braces = 0, parentheses = 0;
+  for (auto word = words.next(); !word.empty(); word = words.next()) {
+    braces += word == "{" ? 1 : word == "}" ? -1 : 0;
+    parentheses += word == "(" ? 1 : word == ")" ? -1 : 0;
+    all.push_back(word);
+    if (braces <= 0 && parentheses <= 0 && (word == ";" || word == "}")) break;
+  }
+  return all;
+}
+
+/// Whether an `else` comes, which is read.
+bool skip_else(SourceWords& words) {
+  auto after = words;
+  if (after.next() != "else") return false;
+  words = after;
+  return true;
+}
+
 }  // namespace
 
 bool SourceKernels::is_portable(std::string_view entry) const {
@@ -165,22 +229,29 @@ SourceKernels kernels_in(std::string_view source) {
 }
 
 std::string find_word(std::string_view source, std::string_view entry, std::span<const std::string_view> wanted) {
-  auto const text = on_whole_lines(source);
-  KernelNames const kernels{text};
-  // One that a macro makes may be any of them, or all.
-  bool const is_made_by_macro = !kernels.all.contains(own_name(entry));
-  SourceWords words{text};
-  for (auto word = words.next(); !word.empty(); word = words.next()) {
-    if (std::ranges::find(wanted, word) != wanted.end()) return std::string(word);
-    if (is_made_by_macro || !begins_kernel(word)) continue;
-    // What is no other kernel is read on from here: `kernel` may be a variable, too.
-    auto after = words;
-    auto const name = function_name(after);
-    if (name.empty() || name == own_name(entry) || kernels.called.contains(name)) continue;
-    skip_to_end(after, "(", ")");
-    if (after.next() == "{" && skip_body(after)) words = after;
-  }
-  return {};
+  std::string found;
+  visit_words(source, entry, [&](std::string_view word, SourceWords const& /*after*/) {
+    if (std::ranges::find(wanted, word) != wanted.end()) found = word;
+    return found.empty();
+  });
+  return found;
+}
+
+void refuse_divergent_barriers(std::string_view source, std::string const& entry) {
+  visit_words(source, entry, [&](std::string_view word, SourceWords after) {
+    if (word != "if" || after.next() != "(") return true;
+    auto const condition = words_to_end(after);
+    if (!is_any_in(condition, places_in_group)) return true;
+    for (bool more = true; more; more = skip_else(after)) {
+      auto const branch = statement(after);
+      auto const wait = std::ranges::find_first_of(branch, waits_for_group);
+      if (wait == branch.end()) continue;
+      throw KernelError(entry, fmt::format("uses {} under if ({}): where some items of a group pass it by, the others "
+                                           "wait for them. All must come to it, or none",
+                                           *wait, fmt::join(condition, " ")));
+    }
+    return true;
+  });
 }
 
 void throw_without_group(std::string const& kernel, std::string_view word) {

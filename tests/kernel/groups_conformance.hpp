@@ -402,6 +402,29 @@ TEST_P(Groups, MemoryOfAnotherTypeIsNoneForTheFunctionsOfAGroup) {
   }
 }
 
+TEST_P(Groups, ABarrierThatItemsPassByIsRefusedWhereItCanBeSeen) {
+  if (!compiles()) GTEST_SKIP() << "runs the host form";
+  UnifiedBuffer<float> x{32, here()};
+  x.fill(0);
+  auto const kernel = Kernel("halves").group({testing::small_group}).source(R"(
+    UNIMEM_KERNEL halves(UNIMEM_BUFFER(unimem_f32, x)) {
+      UNIMEM_SHARED unimem_f32 part[32];
+      unimem_u32 reach;
+      part[UNIMEM_LOCAL_X] = UNIMEM_DATA(unimem_f32, x)[UNIMEM_ITEM_X];
+      UNIMEM_BARRIER();
+      for (reach = 16; reach > 0; reach /= 2) {
+        if (UNIMEM_LOCAL_X < reach) {
+          part[UNIMEM_LOCAL_X] += part[UNIMEM_LOCAL_X + reach];
+          UNIMEM_BARRIER();
+        }
+      }
+      UNIMEM_DATA(unimem_f32, x)[UNIMEM_ITEM_X] = part[0];
+    })");
+  EXPECT_THAT(refusal(kernel, Range{32}, readwrite(x)),
+              ::testing::HasSubstr("uses UNIMEM_BARRIER under if (UNIMEM_LOCAL_X < reach)"));
+  EXPECT_EQ(x.statistics().host_to_device_copies, 0U);
+}
+
 TEST_P(Groups, ARunThatIsNotOfWholeGroupsIsRefusedByItsQueue) {
   auto x = filled(std::vector<float>(64, 1.0F));
   auto const program = testing::reductions().program(on);

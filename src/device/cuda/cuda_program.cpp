@@ -60,6 +60,7 @@ std::vector<ProgramParameter> told(std::vector<Parameter> const& parameters, Pro
 /// By which word it asks for its group. One of the plain form has no other range than that of its blocks.
 std::string asked_by(ProgramSource const& source, bool portable) {
   auto word = find_word(source.source, source.name, group_words);
+  if (!word.empty()) refuse_divergent_barriers(source.source, source.name);
   return word.empty() && !portable ? find_word(source.source, source.name, range_words) : word;
 }
 

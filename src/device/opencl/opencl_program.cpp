@@ -80,6 +80,7 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   read_groups(hardware);
   if (portable_ && fixed_group_[0] == 0) refuse_groups(source.source);
   asks_group_by_ = find_word(source.source, name_, group_words);
+  if (!asks_group_by_.empty()) refuse_divergent_barriers(source.source, name_);
   asks_range_ = !find_word(source.source, name_, range_words).empty();
   if (device.is_pocl()) order_ = PoclRunOrder::of(api_, source.source, name_);
 }
