@@ -30,21 +30,31 @@ namespace unimem::detail {
 inline constexpr std::size_t reduction_block = 4096;
 inline constexpr std::size_t reduction_lanes = 32;
 
+/// As the kernel languages convert: of signed integers, the sign is kept.
+template <class A, class T>
+constexpr A joined_as(T x) noexcept {
+  if constexpr (std::unsigned_integral<A> && std::signed_integral<T>) {
+    return static_cast<A>(std::int64_t{x});
+  } else {
+    return static_cast<A>(x);
+  }
+}
+
 /// The host form for one block, which is not empty; its elements begin at `x`.
 template <class A, class Term, class Join, class... T>
 A reduce_block(std::size_t count, Term const& term, Join const& join, T const*... x) {
   std::array<A, reduction_lanes> lanes{};
   auto const filled = std::min(count, reduction_lanes);
-  for (std::size_t i = 0; i < filled; ++i) lanes[i] = static_cast<A>(term(x[i]...));
+  for (std::size_t i = 0; i < filled; ++i) lanes[i] = joined_as<A>(term(x[i]...));
   auto i = reduction_lanes;
   for (; i + reduction_lanes <= count; i += reduction_lanes) {
     for (std::size_t lane = 0; lane < reduction_lanes; ++lane) {
-      lanes[lane] = join(lanes[lane], static_cast<A>(term(x[i + lane]...)));
+      lanes[lane] = join(lanes[lane], joined_as<A>(term(x[i + lane]...)));
     }
   }
   for (; i < count; ++i) {
     auto& lane = lanes[i % reduction_lanes];
-    lane = join(lane, static_cast<A>(term(x[i]...)));
+    lane = join(lane, joined_as<A>(term(x[i]...)));
   }
   return group_reduction(std::span{lanes}.first(filled), join);
 }
