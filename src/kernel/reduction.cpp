@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <mutex>
@@ -82,7 +83,7 @@ KernelOperand taken_as(KernelOperand operand, ReductionKernels const& kernels) {
   return operand;
 }
 
-void check_device(Device const& device, ReductionKernels const& kernels, std::span<KernelOperand const> in) {
+void check_doubles(Device const& device, ReductionKernels const& kernels, std::span<KernelOperand const> in) {
   auto const is_double = [](ValueType type) {
     return type.number == ValueType::Number::floating && type.bytes == sizeof(double);
   };
@@ -91,15 +92,11 @@ void check_device(Device const& device, ReductionKernels const& kernels, std::sp
     throw UnsupportedOperation(std::string(reducing), std::string(device.id()),
                                "its kernels have no 64-bit floating point, in which this is computed");
   }
-  if (Recording::of_this_thread() != nullptr) {
-    throw UnsupportedOperation(std::string(reducing), std::string(device.id()),
-                               "this thread captures launches, and the memory of partial results would not stay");
-  }
 }
 
 Event reduce_on(Queue& queue, ReductionKernels const& kernels, std::span<KernelOperand const> in,
                 KernelOperand const& out) {
-  check_device(queue.device(), kernels, in);
+  check_doubles(queue.device(), kernels, in);
   auto const* kernel = &kernels.first;
   std::vector<KernelOperand> from(in.begin(), in.end());
   std::vector<UnifiedBuffer<std::byte>> kept;  // until they are read, which launches see to
@@ -114,8 +111,8 @@ Event reduce_on(Queue& queue, ReductionKernels const& kernels, std::span<KernelO
 
 }  // namespace
 
-std::string reduction_source(std::span<ValueType const> elements, ValueType joined, std::string_view term,
-                             std::string_view join) {
+std::string reduction_source(std::span<ValueType const> elements, ValueType termed, ValueType joined,
+                             std::string_view term, std::string_view join) {
   auto const a = source_name(joined);
   std::string buffers, values, begins, here;
   for (std::size_t i = 0; i < elements.size(); ++i) {
@@ -129,7 +126,7 @@ std::string reduction_source(std::span<ValueType const> elements, ValueType join
   }
   // A line's end behind what was given, which may end with a comment.
   return fmt::format(R"(
-UNIMEM_FUNCTION {a} unimem_reduced_term({values}) {{ return {term}
+UNIMEM_FUNCTION {termed} unimem_reduced_term({values}) {{ return {term}
 ; }}
 UNIMEM_FUNCTION {a} unimem_reduced_join({a} x, {a} y) {{ return {join}
 ; }}
@@ -141,8 +138,8 @@ UNIMEM_KERNEL unimem_reduce({buffers}UNIMEM_BUFFER({a}, joined), unimem_u64 size
 {begins}
   for (unimem_u32 lane = (unimem_u32)UNIMEM_LOCAL_X; lane < {lanes} && lane < count; lane += items) {{
     unimem_u32 i = lane;
-    {a} all = unimem_reduced_term({here});
-    for (i += {lanes}; i < count; i += {lanes}) all = unimem_reduced_join(all, unimem_reduced_term({here}));
+    {a} all = ({a})unimem_reduced_term({here});
+    for (i += {lanes}; i < count; i += {lanes}) all = unimem_reduced_join(all, ({a})unimem_reduced_term({here}));
     lanes[lane] = all;
   }}
   for (unimem_u32 step = {lanes} / 2; step > 0; step /= 2) {{
@@ -154,16 +151,20 @@ UNIMEM_KERNEL unimem_reduce({buffers}UNIMEM_BUFFER({a}, joined), unimem_u64 size
   if (UNIMEM_LOCAL_X == 0) UNIMEM_DATA({a}, joined)[UNIMEM_GROUP_X] = lanes[0];
 }}
 )",
-                     fmt::arg("a", a), fmt::arg("values", values), fmt::arg("term", term), fmt::arg("join", join),
-                     fmt::arg("buffers", buffers), fmt::arg("lanes", reduction_lanes),
-                     fmt::arg("block", reduction_block), fmt::arg("begins", begins), fmt::arg("here", here));
+                     fmt::arg("a", a), fmt::arg("termed", source_name(termed)), fmt::arg("values", values),
+                     fmt::arg("term", term), fmt::arg("join", join), fmt::arg("buffers", buffers),
+                     fmt::arg("lanes", reduction_lanes), fmt::arg("block", reduction_block), fmt::arg("begins", begins),
+                     fmt::arg("here", here));
 }
 
 Kernel kept_reduction(std::string source, std::type_index host, void (*set_host)(Kernel& kernel)) {
-  static std::mutex mutex;
-  static std::map<std::pair<std::string, std::type_index>, Kernel> kept;
-  std::lock_guard const lock{mutex};
-  auto const [there, is_new] = kept.try_emplace({std::move(source), host}, "unimem_reduce");
+  struct Kept {
+    std::mutex mutex;
+    std::map<std::pair<std::string, std::type_index>, Kernel> kernels;
+  };
+  static auto& kept = *new Kept;  // never destroyed: threads may reduce while the process ends
+  std::lock_guard const lock{kept.mutex};
+  auto const [there, is_new] = kept.kernels.try_emplace({std::move(source), host}, "unimem_reduce");
   if (is_new) {
     there->second.source(there->first.first);
     set_host(there->second);
@@ -172,6 +173,10 @@ Kernel kept_reduction(std::string source, std::type_index host, void (*set_host)
 }
 
 bool is_reduction_of_some(std::span<KernelOperand const> in, bool is_sum) {
+  if (Recording::of_this_thread() != nullptr) {
+    throw UnsupportedOperation(std::string(reducing), std::string(in.front().operand.buffer->default_device().id()),
+                               "this thread captures launches, and the memory of partial results would not stay");
+  }
   auto const count = count_of(in.front());
   for (auto const& other : in.subspan(1)) {
     if (count_of(other) != count) throw SizeMismatch(std::string(reducing), count, count_of(other));

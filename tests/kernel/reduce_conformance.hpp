@@ -16,6 +16,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace unimem {
@@ -137,6 +138,14 @@ TEST_P(Reductions, OfSlicesBeginWhereTheyDo) {
   }
 }
 
+TEST_P(Reductions, OfShapesTakeAllElements) {
+  UnifiedBuffer<std::int16_t> x({7, 11, 131}, here());
+  auto const values = random_numbers<std::int16_t>(x.size());
+  x.copy_from(values);
+  EXPECT_EQ(reduce(on.default_queue(), x), std::accumulate(values.begin(), values.end(), std::int64_t{0}));
+  EXPECT_EQ(reduce(on.default_queue(), x, Minimum{}), std::ranges::min(values));
+}
+
 TEST_P(Reductions, OneNanIsTheExtreme) {
   for (std::size_t const at : {0U, 31U, 32U, 4096U, 9999U}) {
     std::vector<float> values(10'000, 1.0F);
@@ -193,6 +202,44 @@ TEST_P(Reductions, OfWhatAFormulaMakes) {
   EXPECT_THROW(static_cast<void>(transform_reduce(queue, x, y.slice(0, 5), Sum{}, product)), SizeMismatch);
 }
 
+TEST_P(Reductions, AFormulasTextBecomesWhatTheCallableGives) {
+  auto const x = filled(std::vector<std::uint8_t>{200, 100, 7});
+  Formula const doubled{"2 * x", [](std::uint8_t v) { return static_cast<std::uint8_t>(2 * v); }};
+  EXPECT_EQ(transform_reduce(on.default_queue(), x, Sum{}, doubled), 144U + 200U + 14U);
+  EXPECT_EQ(transform_reduce(on.default_queue(), x, Maximum{}, doubled), 200U);
+  Formula const is_large{"x > 50", [](std::uint8_t v) { return v > 50; }};
+  EXPECT_EQ(transform_reduce(on.default_queue(), x, Sum{}, is_large), 2U);
+  EXPECT_EQ(transform_reduce(on.default_queue(), x, Minimum{}, is_large), false);
+}
+
+TEST_P(Reductions, OfBuffersAtHomeOnTwoDevices) {
+  auto const values = random_numbers<std::uint32_t>(9973);
+  auto const x = filled(values);
+  auto elsewhere = here();
+  elsewhere.device = &device("cpu");
+  UnifiedBuffer<std::uint32_t> y(values.size(), elsewhere);
+  y.copy_from(values);
+  Formula const difference{"x - y", [](std::uint32_t a, std::uint32_t b) { return a - b; }};
+  EXPECT_EQ(transform_reduce(x, y, Maximum{}, difference), 0U);
+  EXPECT_EQ(transform_reduce(on.default_queue(), y, x, Maximum{}, difference), 0U);
+}
+
+TEST_P(Reductions, OfOneBufferOnManyThreads) {
+  auto const values = random_numbers<std::uint32_t>(20'000);
+  auto const x = filled(values);
+  auto const expected = std::accumulate(values.begin(), values.end(), std::uint64_t{0});
+  std::array<std::uint64_t, 4> sums{};
+  std::vector<std::thread> threads;
+  for (auto& own : sums) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) own += reduce(x) - expected;
+      own += reduce(on.default_queue(), x);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_THAT(sums, ::testing::Each(expected));
+}
+
 TEST_P(Reductions, BringBackTheResultAlone) {
   auto const x = filled(random_numbers<std::int32_t>(1 << 20));
   auto const before = on.transfers();
@@ -230,6 +277,8 @@ TEST_P(Reductions, AreNoPartOfAGraph) {
   auto const x = filled(std::vector<std::uint8_t>(10'000, 1));
   auto& queue = on.default_queue();
   EXPECT_THROW(static_cast<void>(capture(queue, [&] { static_cast<void>(reduce(queue, x)); })), UnsupportedOperation);
+  UnifiedBuffer<std::uint8_t> const none(0, here());
+  EXPECT_THROW(static_cast<void>(capture(queue, [&] { static_cast<void>(reduce(none)); })), UnsupportedOperation);
   EXPECT_EQ(reduce(queue, x), 10'000U);
 }
 

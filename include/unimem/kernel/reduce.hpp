@@ -33,8 +33,8 @@ struct Maximum {};
 ///
 ///     Formula{"x * y", [](double x, double y) { return x * y; }}
 ///
-/// What the callable takes and gives are numbers, and it captures nothing, of which the text could not know. What is
-/// compiled for a text is kept for the life of the process.
+/// What the callable takes and gives are numbers, and it captures nothing, of which the text could not know. The text
+/// is converted to what the callable gives. What is compiled for it is kept for the life of the process.
 template <class F>
 struct Formula {
   std::string text;
@@ -46,7 +46,7 @@ Formula(char const*, F) -> Formula<F>;
 namespace detail {
 
 template <class B>
-concept Reducible = std::is_arithmetic_v<typename B::value_type> && requires(B const& buffer) { read(buffer); };
+concept Reducible = KernelNumber<typename B::value_type> && requires(B const& buffer) { read(buffer); };
 
 struct AsItIs {
   template <class T>
@@ -88,6 +88,8 @@ template <class F, class T>
 struct Joining<Formula<F>, T> {
   static_assert(std::is_empty_v<F> && std::is_default_constructible_v<F>, "a formula's callable captures nothing");
   using Joined = std::remove_cvref_t<std::invoke_result_t<F, T, T>>;
+  static_assert(std::is_same_v<Joined, std::remove_cvref_t<std::invoke_result_t<F, Joined, Joined>>>,
+                "what is joined is joined again");
   using Result = Joined;
   Joined operator()(Joined x, Joined y) const { return F{}(x, y); }
   static std::string_view text(Formula<F> const& operation) { return operation.text; }
@@ -101,13 +103,13 @@ template <class Term, class Operation, class... T>
 ReductionKernels reduction_kernels(std::string_view term, Operation const& operation) {
   using Join = Joining<Operation, std::remove_cvref_t<std::invoke_result_t<Term, T...>>>;
   using A = typename Join::Joined;
-  static_assert(std::is_arithmetic_v<A>, "numbers are joined");
+  using JoinAgain = Joining<Operation, A>;
   return {reduction_kernel<A, Term, Join, T...>(term, Join::text(operation)),
-          reduction_kernel<A, AsItIs, Join, A>("x", Join::text(operation)), value_type_of<A>(), &typeid(A)};
+          reduction_kernel<A, AsItIs, JoinAgain, A>("x", JoinAgain::text(operation)), value_type_of<A>(), &typeid(A)};
 }
 
-/// Whether there is something to join. Throws SizeMismatch where the operands have not equally many elements, and
-/// InvalidArgument for none, of which only a sum is known.
+/// Whether there is something to join. Throws SizeMismatch where the operands have not equally many elements,
+/// InvalidArgument for none, of which only a sum is known, and UnsupportedOperation while the thread captures launches.
 UNIMEM_API bool is_reduction_of_some(std::span<KernelOperand const> in, bool is_sum);
 
 template <class Term, class Operation, class... B>

@@ -17,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 #include <typeindex>
 #include <typeinfo>
 
@@ -29,6 +30,10 @@ namespace unimem::detail {
 /// 128 at most.
 inline constexpr std::size_t reduction_block = 4096;
 inline constexpr std::size_t reduction_lanes = 32;
+
+/// What the kernel languages have, too.
+template <class T>
+concept KernelNumber = std::is_arithmetic_v<T> && value_type_of<T>().number != ValueType::Number::none;
 
 /// As the kernel languages convert: of signed integers, the sign is kept.
 template <class A, class T>
@@ -59,10 +64,10 @@ A reduce_block(std::size_t count, Term const& term, Join const& join, T const*..
   return group_reduction(std::span{lanes}.first(filled), join);
 }
 
-/// The source form: `term` is an expression of `x`, or of `x` and `y`, of the types of the elements; `join` is one of
-/// `x` and `y` of the type `joined`.
-[[nodiscard]] UNIMEM_API std::string reduction_source(std::span<ValueType const> elements, ValueType joined,
-                                                      std::string_view term, std::string_view join);
+/// The source form: `term` is an expression of `x`, or of `x` and `y`, of the types of the elements, and becomes a
+/// `termed`; `join` is one of `x` and `y` of the type `joined`.
+[[nodiscard]] UNIMEM_API std::string reduction_source(std::span<ValueType const> elements, ValueType termed,
+                                                      ValueType joined, std::string_view term, std::string_view join);
 
 /// The kernel with that source, and with a host form of those types: made at the first call and kept. Thread-safe.
 [[nodiscard]] UNIMEM_API Kernel kept_reduction(std::string source, std::type_index host,
@@ -71,10 +76,12 @@ A reduce_block(std::size_t count, Term const& term, Join const& join, T const*..
 /// `Term` and `Join` hold nothing.
 template <class A, class Term, class Join, class... T>
 [[nodiscard]] Kernel reduction_kernel(std::string_view term, std::string_view join) {
+  using Termed = std::remove_cvref_t<std::invoke_result_t<Term, T...>>;
+  static_assert(KernelNumber<Termed> && KernelNumber<A>, "numbers are joined");
   std::array const elements{value_type_of<T>()...};
   return kept_reduction(
-      reduction_source(elements, value_type_of<A>(), term, join), typeid(std::tuple<A, Term, Join, T...>),
-      [](Kernel& kernel) {
+      reduction_source(elements, value_type_of<Termed>(), value_type_of<A>(), term, join),
+      typeid(std::tuple<A, Term, Join, T...>), [](Kernel& kernel) {
         kernel.host([](WorkGroup const& group, std::span<T const>... x, std::span<A> joined, std::uint64_t count) {
           auto const block = group.index().x;
           auto const begin = block * reduction_block;
