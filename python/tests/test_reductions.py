@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import unimem
-from unimem import InvalidArgument, Kernel, UnifiedBuffer, UnsupportedOperation, launch, readwrite, reduce
+from unimem import InvalidArgument, Kernel, SizeMismatch, UnifiedBuffer, UnsupportedOperation, launch, readwrite, reduce, reduce_into
 
 random = np.random.default_rng(20261129)
 SIZES = [1, 2, 31, 33, 4096, 4097, 9973, 50_021]
@@ -64,6 +64,22 @@ def test_shapes_are_all_their_elements(device):
     assert reduce(x, "min") == values.min()
 
 
+@pytest.mark.parametrize("dtype", ["u1", "?", "i2", "u8", "f4", "f8"])
+def test_results_may_stay_where_they_are(device, dtype):
+    x = on(device, random.integers(0, 100, 9973).astype(dtype))
+    sums = on(device, np.zeros(3, {"i": "i8", "f": "f8"}.get(np.dtype(dtype).kind, "u8")))
+    most = on(device, np.zeros(1, dtype))
+    before = unimem.transfers(device).device_to_host_bytes
+    reduce_into(sums.slice(1, 1), x, device=device)
+    reduce_into(most, x, "max", device=device).wait()
+    assert unimem.transfers(device).device_to_host_bytes == before
+    assert sums.to_numpy().tolist() == [0, reduce(x), 0]
+    assert most.to_numpy()[0] == reduce(x, "max")
+    reduce_into(sums.slice(2, 1), x.slice(0, 0))
+    reduce_into(sums.slice(1, 1), x.slice(5, 0)).wait()
+    assert sums.to_numpy().tolist() == [0, 0, 0]
+
+
 def test_a_kernel_does_not_wait_for_itself(sim):
     x = on(sim, np.ones(10))
     refused = []
@@ -99,6 +115,10 @@ def test_what_is_refused(sim):
         lambda: reduce(none, "min"),
         lambda: reduce(on(sim, np.ones(3)), "mean"),
         lambda: reduce(np.ones(3)),
+        lambda: reduce_into(on(sim, np.ones(1, "f4")), on(sim, np.ones(3, "f4"))),
+        lambda: reduce_into(on(sim, np.ones(1, "i8")), on(sim, np.ones(3, "f4")), "max"),
+        lambda: reduce_into(np.ones(1), on(sim, np.ones(3))),
+        lambda: reduce_into(on(sim, np.ones(1)), none, "max"),
         lambda: reduce(on(sim, np.ones(3)), device=7),
         lambda: reduce(on(sim, np.ones(3, "f2"))),
         lambda: reduce(on(sim, np.ones(3, "c8"))),
@@ -106,3 +126,5 @@ def test_what_is_refused(sim):
     ):
         with pytest.raises(InvalidArgument):
             call()
+    with pytest.raises(SizeMismatch):
+        reduce_into(on(sim, np.ones(2)), on(sim, np.ones(3)))

@@ -112,28 +112,34 @@ ReductionKernels reduction_kernels(std::string_view term, Operation const& opera
 /// InvalidArgument for none, of which only a sum is known, and UnsupportedOperation while the thread captures launches.
 UNIMEM_API bool is_reduction_of_some(std::span<KernelOperand const> in, bool is_sum);
 
-template <class Term, class Operation, class... B>
-auto reduce(Queue* queue, std::string_view term, Operation const& operation, B const&... x) {
-  using Result = ReductionResult<Operation, std::remove_cvref_t<std::invoke_result_t<Term, typename B::value_type...>>>;
-  std::array const in{read(x)...};
-  Result result{};
+/// What comes of the operands' elements, which are of types `T`.
+template <class Term, class... T, class Operation>
+auto reduce(Queue* queue, std::string_view term, Operation const& operation,
+            std::array<KernelOperand, sizeof...(T)> const& in) {
+  ReductionResult<Operation, std::remove_cvref_t<std::invoke_result_t<Term, T...>>> result{};
   if (is_reduction_of_some(in, std::is_same_v<Operation, Sum>)) {
-    reduce_to_host(queue, reduction_kernels<Term, Operation, typename B::value_type...>(term, operation), in,
+    reduce_to_host(queue, reduction_kernels<Term, Operation, T...>(term, operation), in,
                    std::as_writable_bytes(std::span{&result, 1}));
   }
   return result;
 }
 
-template <class Term, class Operation, class Out, class... B>
-Event reduce_into(Queue* queue, Out& out, std::string_view term, Operation const& operation, B const&... x) {
-  using Result = ReductionResult<Operation, std::remove_cvref_t<std::invoke_result_t<Term, typename B::value_type...>>>;
-  static_assert(std::is_same_v<typename Out::value_type, Result>, "the result is of the type that reduce gives");
-  if (out.size() != 1) throw SizeMismatch("the result of a reduction", 1, out.size());
-  std::array const in{read(x)...};
-  if (!is_reduction_of_some(in, std::is_same_v<Operation, Sum>)) return out.fill_async(Result{});
-  return reduce_into(queue, reduction_kernels<Term, Operation, typename B::value_type...>(term, operation), in,
-                     write(out));
+/// The same into `out`, elements of the result's type: of which there must be one.
+template <class Term, class... T, class Operation>
+Event reduce_into(Queue* queue, KernelOperand const& out, std::string_view term, Operation const& operation,
+                  std::array<KernelOperand, sizeof...(T)> const& in) {
+  using Result = ReductionResult<Operation, std::remove_cvref_t<std::invoke_result_t<Term, T...>>>;
+  auto const& [buffer, range, intent] = out.operand;
+  if (range.size() != sizeof(Result)) throw SizeMismatch("the result of a reduction", 1, range.size() / sizeof(Result));
+  if (!is_reduction_of_some(in, std::is_same_v<Operation, Sum>)) {
+    constexpr Result nothing{};
+    return buffer->fill_async(range, std::as_bytes(std::span{&nothing, 1}));
+  }
+  return reduce_into(queue, reduction_kernels<Term, Operation, T...>(term, operation), in, out);
 }
+
+template <class Out, class T, class Operation>
+concept TakesReduction = std::is_same_v<typename Out::value_type, ReductionResult<Operation, T>>;
 
 }  // namespace detail
 
@@ -153,12 +159,12 @@ Event reduce_into(Queue* queue, Out& out, std::string_view term, Operation const
 /// the thread captures launches.
 template <class Operation = Sum, detail::Reducible B>
 [[nodiscard]] auto reduce(B const& x, Operation const& operation = {}) {
-  return detail::reduce<detail::AsItIs>(nullptr, "x", operation, x);
+  return detail::reduce<detail::AsItIs, typename B::value_type>(nullptr, "x", operation, {read(x)});
 }
 /// The same in `queue`'s order, on its device, to which comes what that lacks.
 template <class Operation = Sum, detail::Reducible B>
 [[nodiscard]] auto reduce(Queue& queue, B const& x, Operation const& operation = {}) {
-  return detail::reduce<detail::AsItIs>(&queue, "x", operation, x);
+  return detail::reduce<detail::AsItIs, typename B::value_type>(&queue, "x", operation, {read(x)});
 }
 
 /// The same of what a formula makes of each element:
@@ -166,32 +172,36 @@ template <class Operation = Sum, detail::Reducible B>
 ///     transform_reduce(x, Sum{}, Formula{"x * x", [](float x) { return x * x; }});
 template <detail::Reducible B, class Operation, class F>
 [[nodiscard]] auto transform_reduce(B const& x, Operation const& operation, Formula<F> const& term) {
-  return detail::reduce<F>(nullptr, term.text, operation, x);
+  return detail::reduce<F, typename B::value_type>(nullptr, term.text, operation, {read(x)});
 }
 template <detail::Reducible B, class Operation, class F>
 [[nodiscard]] auto transform_reduce(Queue& queue, B const& x, Operation const& operation, Formula<F> const& term) {
-  return detail::reduce<F>(&queue, term.text, operation, x);
+  return detail::reduce<F, typename B::value_type>(&queue, term.text, operation, {read(x)});
 }
 /// Or of each two elements of equally many, else SizeMismatch.
 template <detail::Reducible B, detail::Reducible C, class Operation, class F>
 [[nodiscard]] auto transform_reduce(B const& x, C const& y, Operation const& operation, Formula<F> const& term) {
-  return detail::reduce<F>(nullptr, term.text, operation, x, y);
+  return detail::reduce<F, typename B::value_type, typename C::value_type>(nullptr, term.text, operation,
+                                                                           {read(x), read(y)});
 }
 template <detail::Reducible B, detail::Reducible C, class Operation, class F>
 [[nodiscard]] auto transform_reduce(Queue& queue, B const& x, C const& y, Operation const& operation,
                                     Formula<F> const& term) {
-  return detail::reduce<F>(&queue, term.text, operation, x, y);
+  return detail::reduce<F, typename B::value_type, typename C::value_type>(&queue, term.text, operation,
+                                                                           {read(x), read(y)});
 }
 
 /// As `reduce`, without waiting: puts the result into `out`, a buffer or slice of one element of the type that `reduce`
 /// gives, else SizeMismatch. Nothing comes back to the host.
 template <class Out, detail::Reducible B, class Operation = Sum>
+  requires detail::TakesReduction<Out, typename B::value_type, Operation>
 Event reduce_into(Out& out, B const& x, Operation const& operation = {}) {
-  return detail::reduce_into<detail::AsItIs>(nullptr, out, "x", operation, x);
+  return detail::reduce_into<detail::AsItIs, typename B::value_type>(nullptr, write(out), "x", operation, {read(x)});
 }
 template <class Out, detail::Reducible B, class Operation = Sum>
+  requires detail::TakesReduction<Out, typename B::value_type, Operation>
 Event reduce_into(Queue& queue, Out& out, B const& x, Operation const& operation = {}) {
-  return detail::reduce_into<detail::AsItIs>(&queue, out, "x", operation, x);
+  return detail::reduce_into<detail::AsItIs, typename B::value_type>(&queue, write(out), "x", operation, {read(x)});
 }
 
 }  // namespace unimem
