@@ -26,4 +26,5 @@
 #include <unimem/kernel/launch.hpp>
 #include <unimem/kernel/native.hpp>
 #include <unimem/kernel/orchestrator.hpp>
+#include <unimem/kernel/reduce.hpp>
 #include <unimem/kernel/work_group.hpp>

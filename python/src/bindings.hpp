@@ -26,6 +26,7 @@ void bind_reports(nanobind::module_& m, nanobind::class_<MemoryManager>& manager
 void bind_signals(nanobind::module_& m, nanobind::class_<MemoryManager>& manager);
 void bind_saving(nanobind::class_<MemoryManager>& manager);
 void bind_kernels(nanobind::module_& m);
+void bind_reductions(nanobind::module_& m);
 void bind_sharing(nanobind::module_& m);
 void bind_streams(nanobind::module_& m);
 void bind_tensors(nanobind::module_& m);

@@ -33,6 +33,7 @@ NB_MODULE(_unimem, m) {
   python::bind_turns(m);
   python::bind_pools(m);
   python::bind_kernels(m);
+  python::bind_reductions(m);
   python::bind_sharing(m);
   python::bind_streams(m);
   python::bind_outside_work(m);

@@ -76,6 +76,7 @@ from ._records import (
     TransferCounters,
     UnavailableBackend,
 )
+from ._reductions import reduce, reduce_into
 from ._saving import restore, save, sleep, wake
 from ._sharing import (
     BufferRef,
@@ -170,7 +171,7 @@ __all__ = [
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
     "can_capture_stacks", "can_expose_to_prometheus", "default_device", "default_manager", "describe_address",
     "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch", "launch_async",
-    "make_sim", "mapping", "open_tensors", "parse_size", "read", "readwrite", "reducing", "registry", "restore", "save", "shared_on_this_host", "sleep", "stream_file",
+    "make_sim", "mapping", "open_tensors", "parse_size", "read", "readwrite", "reduce", "reduce_into", "reducing", "registry", "restore", "save", "shared_on_this_host", "sleep", "stream_file",
     "stream_file_async", "transfers", "unavailable_backends", "version", "wake", "write",
 ]  # fmt: skip
 

@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/kernel/reduce.hpp>
 #include <unimem/stream/stream_kernel.hpp>
 
 #include "device/cuda/kernel_compiler.hpp"
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +19,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <type_traits>
 
 // Every kernel of the library, compiled by NVRTC for every architecture from Turing on. Nothing of it runs here.
 
@@ -93,6 +96,28 @@ TEST(CudaSources, EveryKernelBuildsForAllArchitectures) {
   EXPECT_THAT(device.compiled, Each(Pair(StartsWith("unimem_"), device.architectures())));
 }
 
+template <class T, class Operation>
+void compile_reductions_by(Device& device, Operation operation) {
+  auto const kernels = detail::reduction_kernels<detail::AsItIs, Operation, T>("x", operation);
+  static_cast<void>(kernels.first.program(device));
+  static_cast<void>(kernels.rest.program(device));
+}
+
+TEST(CudaSources, EveryReductionBuildsForAllArchitectures) {
+  static EveryArchitecture device;
+  auto const compile = [&]<class... T>(std::type_identity<T>... /*elements*/) {
+    (compile_reductions_by<T>(device, Sum{}), ...);
+    (compile_reductions_by<T>(device, Minimum{}), ...);
+    (compile_reductions_by<T>(device, Maximum{}), ...);
+  };
+  compile(std::type_identity<std::uint8_t>{}, std::type_identity<std::int8_t>{}, std::type_identity<std::uint16_t>{},
+          std::type_identity<std::int16_t>{}, std::type_identity<std::uint32_t>{}, std::type_identity<std::int32_t>{},
+          std::type_identity<std::uint64_t>{}, std::type_identity<std::int64_t>{}, std::type_identity<float>{},
+          std::type_identity<double>{});
+  // What joins results is of the same source as what joins elements of their type.
+  EXPECT_EQ(device.compiled, (std::map<std::string, int>{{"unimem_reduce", 3 * 10 * device.architectures()}}));
+}
+
 TEST(CudaSources, EveryFileWithKernelsIsCompiledHere) {
   std::set<std::string> files;
   for (auto const& entry : std::filesystem::recursive_directory_iterator(UNIMEM_SOURCE_FOLDER "/src")) {
@@ -102,8 +127,8 @@ TEST(CudaSources, EveryFileWithKernelsIsCompiledHere) {
     // A kernel's first word at the beginning of a line, as in a raw string: prose and the preludes have it elsewhere.
     if (text.find("\nUNIMEM_KERNEL ") != std::string::npos) files.insert(entry.path().filename());
   }
-  EXPECT_EQ(files, (std::set<std::string>{"affine.cpp", "histogram.cpp", "statistics.cpp"}))
-      << "compile what is new in the test above";
+  EXPECT_EQ(files, (std::set<std::string>{"affine.cpp", "histogram.cpp", "reduction.cpp", "statistics.cpp"}))
+      << "compile what is new in the tests above";
 }
 
 }  // namespace
