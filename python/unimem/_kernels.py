@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from . import _unimem
-from ._arguments import count_of, optional_count, text_of
+from ._arguments import AnyPath, count_of, optional_count, path_of, text_of
 from ._buffer import UnifiedBuffer
 from ._devices import default_device, named
 from ._elements import BufferSlice
@@ -62,7 +62,7 @@ def readwrite(buffer: UnifiedBuffer | BufferSlice, offset: int = 0, count: int |
     return _operand(buffer, _READ_WRITE, offset, count)
 
 
-def _parameters(source: str, name: str) -> list[str] | None:
+def _parameters(source: str, name: str, defines: Mapping[str, str]) -> list[str] | None:
     """The dtype of each scalar parameter of the entry point, "" for buffers and what is not known; None without a portable form, and where
     the text has several, of which a comment or the preprocessor hides all but one: the compiler knows then."""
     entries = list(re.finditer(rf"UNIMEM_KERNEL\s+{re.escape(name)}\s*\(", source))
@@ -82,7 +82,15 @@ def _parameters(source: str, name: str) -> list[str] | None:
             if character == ")":
                 break
     words = [re.sub(r"\bconst\b", "", part).split() for part in parts]
-    return [_TYPES.get(" ".join(one[:-1]), "") for one in words]
+    types = [" ".join(one[:-1]) for one in words]
+    return [_TYPES.get(defines.get(one, one), "") for one in types]
+
+
+def _by_turns(name: str, given: Mapping[str, str]) -> list[str]:
+    """Names and values, as C++ takes them."""
+    if not isinstance(given, Mapping):
+        raise invalid(name, type(given).__name__, "texts by name")
+    return [text_of(name, one) for item in given.items() for one in item]
 
 
 def _arity(function: Callable[..., object]) -> tuple[int, float] | None:
@@ -128,14 +136,36 @@ class Kernel:
             self._native._group(*self._group)
         return self
 
-    def source(self, text: str) -> Kernel:
-        """Sets the source form; returns the kernel."""
+    def source(
+        self,
+        text: str,
+        *,
+        name: str = "source",
+        defines: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        folders: Iterable[AnyPath] | None = None,
+        fast_math: bool = False,
+    ) -> Kernel:
+        """Sets the source form; returns the kernel.
+
+        `defines` are macros that are defined before the text, `headers` texts by the names that ``#include`` has for them, `folders` where else
+        it looks, in this order; what is included is read now, and not later. `fast_math` trades exact rounding, infinities and NaN for speed;
+        the source sees UNIMEM_FAST_MATH defined. `name` is what compilers' logs call the text then. Without any of these the text is compiled
+        as it stands. Raises InvalidArgument naming the macro, the header or the folder that cannot be; an ``#include`` of what there is not
+        is the compiler's KernelError, where the kernel is built."""
         text = text_of("text", text)
-        self._native = _unimem._Kernel(self.name)
-        self._native._source(text)
+        native = _unimem._Kernel(self.name)
+        options = (defines, headers, folders)
+        if fast_math or any(one is not None for one in options):
+            lists = _by_turns("defines", defines or {}), _by_turns("headers", headers or {})
+            paths = [path_of("folders", folder) for folder in folders or ()]
+            text = native._source_with(text, text_of("name", name), *lists, paths, bool(fast_math))
+        else:
+            native._source(text)
         if self._group is not None:
-            self._native._group(*self._group)
-        self._parameters = _parameters(text, self.name)
+            native._group(*self._group)
+        self._native = native
+        self._parameters = _parameters(text, self.name, defines or {})
         return self
 
     def host(self, function: Callable[..., object]) -> Kernel:

@@ -3,6 +3,7 @@
 #include <unimem/kernel/kernel.hpp>
 
 #include "core/fork.hpp"
+#include "kernel/source_form.hpp"
 
 #include <map>
 #include <memory>
@@ -22,6 +23,12 @@ struct Kernel::Definition {
   Definition& operator=(Definition const&) = delete;
   ~Definition() { programs.end(); }
 
+  void set(detail::SourceForm form) {
+    forms.source = form.whole();
+    source = std::move(form);
+  }
+
+  detail::SourceForm source;
   ProgramSource forms;
   std::vector<KernelParameter> parameters;
   GroupSize group{0, 0, 0};
@@ -38,8 +45,11 @@ Kernel::Definition& Kernel::definition() const {
 }
 
 Kernel& Kernel::source(std::string text) {
-  definition().forms.source = std::move(text);
-  return *this;
+  return definition().set(detail::SourceForm{std::move(text)}), *this;
+}
+
+Kernel& Kernel::source(KernelSource const& source) {
+  return definition().set(detail::SourceForm{source}), *this;
 }
 
 Kernel& Kernel::group(GroupSize size) {

@@ -3,6 +3,7 @@
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/kernel/detail/host_form.hpp>
+#include <unimem/kernel/kernel_source.hpp>
 #include <unimem/kernel/work_group.hpp>
 
 #include <memory>
@@ -30,7 +31,14 @@ class UNIMEM_API Kernel {
   /// `name` is the entry point of the source form, and what errors call it.
   explicit Kernel(std::string name);
 
+  /// Compiled as it stands.
   Kernel& source(std::string text);
+
+  /// With headers, macros, fast mathematics. What it includes is read now, and not later. Throws InvalidArgument naming
+  /// the macro, the header or the folder that cannot be, or what makes the text longer than 16 MiB; IoError where a
+  /// file that is there cannot be read. An `#include` of what there is not is the compiler's KernelError, where it is
+  /// compiled. A host form has nothing of these: it is compiled with the program.
+  Kernel& source(KernelSource const& source);
 
   /// In groups of which size it is launched where its range says nothing else. Throws InvalidArgument where a dimension
   /// is 0.
