@@ -260,6 +260,34 @@ std::string source_with(Kernel& kernel, std::string text, std::string name, std:
   return kernel.forms().source;
 }
 
+/// Of the type that its letter in the struct module says.
+KernelConstant constant_from(char type, nb::handle value) {
+  switch (type) {
+    case '?':
+      return nb::cast<bool>(value);
+    case 'i':
+      return nb::cast<std::int32_t>(value);
+    case 'I':
+      return nb::cast<std::uint32_t>(value);
+    case 'q':
+      return nb::cast<std::int64_t>(value);
+    case 'Q':
+      return nb::cast<std::uint64_t>(value);
+    case 'f':
+      return static_cast<float>(nb::cast<double>(value));
+    default:
+      return nb::cast<double>(value);
+  }
+}
+
+/// With constants of these names, types and values.
+Kernel specialized(Kernel const& kernel, std::vector<std::string> const& names, std::string const& types,
+                   nb::sequence const& values) {
+  KernelConstants constants;
+  for (std::size_t i = 0; i < names.size(); ++i) constants.emplace(names[i], constant_from(types.at(i), values[i]));
+  return unlocked([&] { return kernel.specialize(constants); });
+}
+
 Event launch_python(std::string name, nb::handle function, Device& device, nb::sequence const& given) {
   if (Ending::begun()) throw KernelError(std::move(name), "the interpreter is ending");
   if (Ending::comes_for_this_thread() && !detail::is_in_work()) {
@@ -313,6 +341,7 @@ void bind_kernels(nb::module_& m) {
       .def("_source", [](Kernel& self, std::string text) { self.source(std::move(text)); })
       .def("_source_with", &source_with, nb::arg("text"), nb::arg("name"), nb::arg("defines"), nb::arg("headers"),
            nb::arg("folders"), nb::arg("fast_math"))
+      .def("_specialize", &specialized, nb::arg("names"), nb::arg("types"), nb::arg("values"))
       .def("_group", [](Kernel& self, std::size_t x, std::size_t y, std::size_t z) { self.group({x, y, z}); })
       .def("_build", [](Kernel const& self, Device& device) { unlocked([&] { self.build(device); }); })
       .def("_is_built", &Kernel::is_built);

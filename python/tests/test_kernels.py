@@ -95,6 +95,29 @@ def test_a_source_has_macros_headers_folders_and_fast_mathematics(where, request
         np.testing.assert_array_equal(buffer.to_numpy(), 6 * np.arange(10) + fast)
 
 
+def test_constants_make_a_kernel_of_their_own(opencl, sim):
+    kernel = Kernel("fill").source("UNIMEM_KERNEL fill(UNIMEM_BUFFER(double, x)) { UNIMEM_DATA(double, x)[UNIMEM_ITEM_X] = VALUE; }")
+    kernel.host(lambda x: x.fill(7))
+    largest = 2**64 - 1
+    for value in (3, -3, True, np.bool_(False), 1 << 40, -(1 << 31), -(1 << 63), largest, np.uint8(255), np.int16(-7), np.uint64(largest), 0.1, np.float32(0.1)):
+        special = kernel.specialize(VALUE=value)
+        buffer = UnifiedBuffer(3, np.float64, device=opencl)
+        launch(special, 3, write(buffer))
+        assert buffer.to_numpy().tolist() == [float(value)] * 3
+        assert kernel.specialize(VALUE=value)._native._is_built(opencl)
+    buffer = UnifiedBuffer(3, np.float64, device=sim)
+    launch(special, 3, write(buffer))
+    assert buffer.to_numpy().tolist() == [7] * 3
+    for value in (largest + 1, -(1 << 63) - 1, float("inf"), float("nan"), "3", 1j, np.float16(1), None):
+        with pytest.raises(InvalidArgument):
+            kernel.specialize(VALUE=value)
+    with pytest.raises(InvalidArgument, match="OTHER"):
+        kernel.specialize(OTHER=1)
+    with pytest.raises(KernelError):
+        kernel.build(opencl)
+    assert Kernel("host").host(lambda x: None).specialize(VALUE=1).has_host
+
+
 def test_what_a_source_cannot_have_is_refused(opencl, tmp_path):
     kernel = Kernel("apply").source(SCALE.replace("scale", "apply"))
     for options, name in [

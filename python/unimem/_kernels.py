@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import struct
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import _unimem
-from ._arguments import AnyPath, count_of, optional_count, path_of, text_of
+from ._arguments import AnyPath, count_of, flag_of, optional_count, path_of, text_of
 from ._buffer import UnifiedBuffer
 from ._devices import default_device, named
 from ._elements import BufferSlice
@@ -93,6 +94,22 @@ def _by_turns(name: str, given: Mapping[str, str]) -> list[str]:
     return [text_of(name, one) for item in given.items() for one in item]
 
 
+def _constant_type(name: str, value: object) -> str:
+    """Its letter in the struct module."""
+    if isinstance(value, (bool, np.bool_)):
+        return "?"
+    if isinstance(value, np.integer):
+        return ("qQ" if value.dtype.itemsize > 4 else "iI")[value.dtype.kind == "u"]
+    if isinstance(value, int):
+        for letter, (least, most) in {"i": (-(1 << 31), 1 << 31), "q": (-(1 << 63), 1 << 63), "Q": (0, 1 << 64)}.items():
+            if least <= value < most:
+                return letter
+        raise invalid(name, value, "an integer of 64 bits")
+    if isinstance(value, (float, np.float32)):
+        return "f" if isinstance(value, np.float32) else "d"
+    raise invalid(name, type(value).__name__, "a boolean, an integer, or a float of 32 or 64 bits")
+
+
 def _arity(function: Callable[..., object]) -> tuple[int, float] | None:
     """How many arguments a function takes, at least and at most; None where it does not say."""
     try:
@@ -155,11 +172,11 @@ class Kernel:
         is the compiler's KernelError, where the kernel is built."""
         text = text_of("text", text)
         native = _unimem._Kernel(self.name)
-        options = (defines, headers, folders)
-        if fast_math or any(one is not None for one in options):
+        fast_math = flag_of("fast_math", fast_math)
+        if fast_math or any(one is not None for one in (defines, headers, folders)):
             lists = _by_turns("defines", defines or {}), _by_turns("headers", headers or {})
             paths = [path_of("folders", folder) for folder in folders or ()]
-            text = native._source_with(text, text_of("name", name), *lists, paths, bool(fast_math))
+            text = native._source_with(text, text_of("name", name), *lists, paths, fast_math)
         else:
             native._source(text)
         if self._group is not None:
@@ -167,6 +184,21 @@ class Kernel:
         self._native = native
         self._parameters = _parameters(text, self.name, defines or {})
         return self
+
+    def specialize(self, **constants: bool | int | float | np.generic) -> Kernel:
+        """The same kernel with constants: macros that its source has by these names, in the place of `defines`: ``kernel.specialize(TILE=16)``.
+
+        Of the type that a NumPy scalar says; a Python integer is one of 32 bits where it fits and of 64 else, a float a `double`. A macro that the
+        source defines by itself it defines where it is not (``#ifndef``). The Python function stays as it is. The 64 used last are kept, each with
+        what was built of it. Raises InvalidArgument for a name that the source does not have."""
+        types, values = [], []
+        for name, value in constants.items():
+            types.append(_constant_type(name, value))
+            values.append(value.item() if isinstance(value, np.generic) else value)
+        result = copy.copy(self)
+        if self._native is not None:
+            result._native = self._native._specialize(list(constants), "".join(types), values)
+        return result
 
     def host(self, function: Callable[..., object]) -> Kernel:
         """Sets the Python function; returns the kernel."""

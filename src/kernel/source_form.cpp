@@ -61,14 +61,22 @@ SourceForm::SourceForm(KernelSource const& source) : defines_(source.defines), f
 }
 
 SourceForm SourceForm::with(KernelConstants const& constants) const {
-  auto const text = on_whole_lines(whole());
-  std::set<std::string_view> names;
+  auto const text = on_whole_lines(text_);
+  std::set<std::string_view> names, defined;  // of them those that it defines whatever else is defined
   SourceWords words{text};
-  for (auto word = words.next(); !word.empty(); word = words.next()) names.insert(word);
+  int conditions = 0;
+  std::string_view before, last;
+  for (auto word = words.next(); !word.empty(); before = last, last = word, word = words.next()) {
+    if (last == "#") conditions += word.starts_with("if") ? 1 : word == "endif" ? -1 : 0;
+    if (before == "#" && last == "define" && conditions == 0) defined.insert(word);
+    names.insert(word);
+  }
   auto result = *this;
   for (auto const& [name, constant] : constants) {
     check_define("constants", name, constant.literal());
-    if (!text_.empty() && !names.contains(name)) throw InvalidArgument("constants", name, "a name that the source has");
+    bool const is_there = text_.empty() || names.contains(name) || defines_.contains(name);
+    if (!is_there) throw InvalidArgument("constants", name, "a name that the source has");
+    if (defined.contains(name)) throw InvalidArgument("constants", name, "defined by the source within #ifndef alone");
     result.defines_.insert_or_assign(name, constant.literal());
   }
   return result;

@@ -77,6 +77,32 @@ TEST_P(KernelOptions, KernelsThatDifferByAMacroAreKeptApart) {
   EXPECT_EQ(result_of(Kernel("apply").source(source))[9], 27.0F);
 }
 
+TEST_P(KernelOptions, ConstantsMakeAKernelOfTheirOwn) {
+  auto const kernel = Kernel("apply").source(R"cl(
+    #ifndef TILE
+    #define TILE 4
+    #endif
+    #if WIDE
+    typedef unimem_f32 real;
+    #else
+    typedef float real;
+    #endif
+    UNIMEM_KERNEL apply(UNIMEM_BUFFER(float, x)) {
+      real part[TILE];
+      for (int i = 0; i < TILE; ++i) part[i] = START - i;
+      UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] = part[TILE - 1];
+    })cl");
+  for (int const tile : {8, 16}) {
+    KernelConstants const constants{{"TILE", tile}, {"START", -0.5F}, {"WIDE", tile == 8}};
+    auto const special = kernel.specialize(constants);
+    EXPECT_FALSE(special.is_built(on));
+    special.build(on);
+    EXPECT_TRUE(kernel.specialize(constants).is_built(on));
+    EXPECT_THAT(result_of(special), ::testing::Each(-0.5F - static_cast<float>(tile - 1)));
+  }
+  EXPECT_THAT(result_of(kernel.specialize({{"START", 2147483647L}})), ::testing::Each(2147483647.0F - 3));
+}
+
 TEST_P(KernelOptions, FilesOfAFolderAreReadAtOnce) {
   auto on_disk = source;
   on_disk.headers.clear();

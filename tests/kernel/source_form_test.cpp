@@ -14,6 +14,7 @@
 #include <limits>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 // What becomes of a kernel's source before a device sees it.
@@ -25,6 +26,7 @@ using detail::SourceForm;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 std::string whole(KernelSource const& source) {
   return SourceForm{source}.whole();
@@ -146,6 +148,82 @@ TEST(SourceForm, WhatCannotBeIsRefusedByName) {
   put(folder / "file", "");
   expect_refused({.text = "x", .folders = {folder / "absent"}}, "folders", "absent");
   expect_refused({.text = "x", .folders = {folder / "file"}}, "folders", "file");
+}
+
+std::string literal(KernelConstant const& constant) {
+  return constant.literal();
+}
+
+TEST(KernelConstants, AreLiteralsOfTheirTypes) {
+  EXPECT_EQ(literal(16), "16");
+  EXPECT_EQ(literal(-16), "(-16)");
+  EXPECT_EQ(literal(16U), "16U");
+  EXPECT_EQ(literal(std::int8_t{-1}), "(-1)");
+  EXPECT_EQ(literal(std::uint16_t{7}), "7U");
+  EXPECT_EQ(literal(std::int64_t{1} << 40), "1099511627776L");
+  EXPECT_EQ(literal(std::numeric_limits<std::uint64_t>::max()), "18446744073709551615UL");
+  EXPECT_EQ(literal(std::numeric_limits<std::int32_t>::min()), "(-2147483647 - 1)");
+  EXPECT_EQ(literal(std::numeric_limits<std::int64_t>::min()), "(-9223372036854775807L - 1)");
+  EXPECT_EQ(literal(true), "1");
+  EXPECT_EQ(literal(false), "0");
+  EXPECT_EQ(literal(0.5F), "0.5F");
+  EXPECT_EQ(literal(-2.0), "(-2.0)");
+  EXPECT_EQ(literal(1e30F), "1e+30F");
+  EXPECT_EQ(literal(0.1), "0.1");
+  for (double const value : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THROW(static_cast<void>(KernelConstant(value)), InvalidArgument);
+    EXPECT_THROW(static_cast<void>(KernelConstant(static_cast<float>(value))), InvalidArgument);
+  }
+}
+
+TEST(SpecializedKernels, HaveConstantsInThePlaceOfMacros) {
+  auto const kernel = Kernel("f").group({8}).source(
+      {.text = "A B C\n#ifndef C\n#define C 1\n#endif\n", .defines = {{"A", "1"}, {"D", "4"}}});
+  auto const special = kernel.specialize({{"A", 2.5F}, {"C", true}, {"D", 3}});
+  EXPECT_EQ(special.name(), "f");
+  EXPECT_EQ(special.group_size(), (GroupSize{8}));
+  EXPECT_THAT(special.forms().source, StartsWith("#define A 2.5F\n#define C 1\n#define D 3\n#line 1\n"));
+  EXPECT_THAT(special.specialize({{"B", 5U}}).forms().source,
+              StartsWith("#define A 2.5F\n#define B 5U\n#define C 1\n"));
+  EXPECT_THAT(kernel.forms().source, StartsWith("#define A 1\n#define D 4\n#line 1\n"));
+}
+
+TEST(SpecializedKernels, AreOneForTheSameConstants) {
+  auto const kernel = Kernel("f").source("N M");
+  auto const first = kernel.specialize({{"N", 0}, {"M", 1}});
+  EXPECT_TRUE(first.is_same_as(kernel.specialize({{"M", 1}, {"N", 0}})));
+  EXPECT_FALSE(first.is_same_as(kernel.specialize({{"M", 1}, {"N", 0U}})));
+  EXPECT_FALSE(first.is_same_as(Kernel("f").source("N M").specialize({{"N", 0}, {"M", 1}})));
+  for (int i = 0; i < 63; ++i) {
+    static_cast<void>(kernel.specialize({{"N", i}}));
+    EXPECT_TRUE(first.is_same_as(kernel.specialize({{"N", 0}, {"M", 1}})));
+  }
+  for (int i = 0; i < 64; ++i) static_cast<void>(kernel.specialize({{"N", i}}));
+  EXPECT_FALSE(first.is_same_as(kernel.specialize({{"N", 0}, {"M", 1}}))) << "64 are kept";
+}
+
+TEST(SpecializedKernels, ConstantsThatCannotBeAreRefusedByName) {
+  auto const kernel = Kernel("f").source("#define FIXED 1\n/* COMMENT */ N");
+  for (auto const* const name : {"OTHER", "COMMENT", "FIXED", "f(x)", "UNIMEM_ITEM_X", ""}) {
+    try {
+      static_cast<void>(kernel.specialize({{name, 1}}));
+      ADD_FAILURE() << name << " was taken";
+    } catch (InvalidArgument const& error) {
+      EXPECT_EQ(error.argument, "constants");
+      EXPECT_EQ(error.value, name);
+    }
+  }
+  auto moved = kernel;
+  auto const taken = std::move(moved);
+  EXPECT_THROW(static_cast<void>(moved.specialize({{"N", 1}})), InvalidArgument);  // NOLINT(bugprone-use-after-move)
+}
+
+TEST(SpecializedKernels, RunTheSameHostForm) {
+  auto const kernel = Kernel("add").host([](WorkItem i, std::span<float> x) { x[i.x] += 1; });
+  UnifiedBuffer<float> x(10, BufferOptions{.device = &device("sim")});
+  x.fill(1.0F);
+  launch(kernel.specialize({{"ANY", 1}}), Range{10}, readwrite(x));
+  EXPECT_THAT(x.host_view(), Each(2.0F));
 }
 
 TEST(SourceForm, AHostFormRunsWithoutWhatIsForTheSource) {
