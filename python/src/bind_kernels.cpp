@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -242,6 +243,51 @@ double time_launches(Kernel const& kernel, Range range, nb::sequence const& give
   });
 }
 
+/// By turns a key and its value.
+std::map<std::string, std::string, std::less<>> mapped(std::vector<std::string> const& items) {
+  std::map<std::string, std::string, std::less<>> result;
+  for (std::size_t i = 0; i + 1 < items.size(); i += 2) result.insert_or_assign(items[i], items[i + 1]);
+  return result;
+}
+
+/// Returns the text that is compiled.
+std::string source_with(Kernel& kernel, std::string text, std::string name, std::vector<std::string> const& defines,
+                        std::vector<std::string> const& headers, std::vector<std::string> const& folders,
+                        bool fast_math) {
+  KernelSource const source{
+      std::move(text), std::move(name), mapped(defines), mapped(headers), {folders.begin(), folders.end()}, fast_math};
+  unlocked([&] { kernel.source(source); });  // reads files
+  return kernel.forms().source;
+}
+
+/// Of the type that its letter in the struct module says.
+KernelConstant constant_from(char type, nb::handle value) {
+  switch (type) {
+    case '?':
+      return nb::cast<bool>(value);
+    case 'i':
+      return nb::cast<std::int32_t>(value);
+    case 'I':
+      return nb::cast<std::uint32_t>(value);
+    case 'q':
+      return nb::cast<std::int64_t>(value);
+    case 'Q':
+      return nb::cast<std::uint64_t>(value);
+    case 'f':
+      return static_cast<float>(nb::cast<double>(value));
+    default:
+      return nb::cast<double>(value);
+  }
+}
+
+/// With constants of these names, types and values.
+Kernel specialized(Kernel const& kernel, std::vector<std::string> const& names, std::string const& types,
+                   nb::sequence const& values) {
+  KernelConstants constants;
+  for (std::size_t i = 0; i < names.size(); ++i) constants.emplace(names[i], constant_from(types.at(i), values[i]));
+  return unlocked([&] { return kernel.specialize(constants); });
+}
+
 Event launch_python(std::string name, nb::handle function, Device& device, nb::sequence const& given) {
   if (Ending::begun()) throw KernelError(std::move(name), "the interpreter is ending");
   if (Ending::comes_for_this_thread() && !detail::is_in_work()) {
@@ -293,6 +339,9 @@ void bind_kernels(nb::module_& m) {
   nb::class_<Kernel>(m, "_Kernel", "A kernel's source form.")
       .def(nb::init<std::string>(), nb::arg("name"))
       .def("_source", [](Kernel& self, std::string text) { self.source(std::move(text)); })
+      .def("_source_with", &source_with, nb::arg("text"), nb::arg("name"), nb::arg("defines"), nb::arg("headers"),
+           nb::arg("folders"), nb::arg("fast_math"))
+      .def("_specialize", &specialized, nb::arg("names"), nb::arg("types"), nb::arg("values"))
       .def("_group", [](Kernel& self, std::size_t x, std::size_t y, std::size_t z) { self.group({x, y, z}); })
       .def("_build", [](Kernel const& self, Device& device) { unlocked([&] { self.build(device); }); })
       .def("_is_built", &Kernel::is_built);

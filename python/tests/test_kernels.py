@@ -69,6 +69,78 @@ def test_groups_that_cannot_be_are_refused(opencl, sim):
     assert total.host[1] == np.arange(25, 50).sum()
 
 
+APPLY = """
+#include "steps.h"
+#include "more.h"
+UNIMEM_KERNEL apply(UNIMEM_BUFFER(REAL, x), REAL a) { UNIMEM_DATA(REAL, x)[UNIMEM_ITEM_X] = a * step(UNIMEM_ITEM_X) + MORE; }
+"""
+
+
+@pytest.mark.parametrize("where", ["sim", "opencl"])
+def test_a_source_has_macros_headers_folders_and_fast_mathematics(where, request, tmp_path):
+    (tmp_path / "more.h").write_text("#ifdef UNIMEM_FAST_MATH\n#define MORE 1\n#else\n#define MORE 0\n#endif\n")
+    device = request.getfixturevalue(where)
+    for fast in (False, True):
+        kernel = Kernel("apply").source(
+            APPLY,
+            name="apply.cl",
+            defines={"REAL": "float", "FACTOR": "(1 + 2)"},
+            headers={"steps.h": "UNIMEM_FUNCTION REAL step(unimem_u64 i) { return FACTOR * i; }"},
+            folders=[tmp_path],
+            fast_math=fast,
+        )
+        kernel.host(lambda x, a, fast=fast: np.copyto(x, a * 3 * np.arange(x.size) + fast))
+        buffer = data(device, 10)
+        launch(kernel, 10, write(buffer), 2.0)
+        np.testing.assert_array_equal(buffer.to_numpy(), 6 * np.arange(10) + fast)
+
+
+def test_constants_make_a_kernel_of_their_own(opencl, sim):
+    kernel = Kernel("fill").source("UNIMEM_KERNEL fill(UNIMEM_BUFFER(double, x)) { UNIMEM_DATA(double, x)[UNIMEM_ITEM_X] = VALUE; }")
+    kernel.host(lambda x: x.fill(7))
+    largest = 2**64 - 1
+    for value in (3, -3, True, np.bool_(False), 1 << 40, -(1 << 31), -(1 << 63), largest, np.uint8(255), np.int16(-7), np.uint64(largest), 0.1, np.float32(0.1)):
+        special = kernel.specialize(VALUE=value)
+        buffer = UnifiedBuffer(3, np.float64, device=opencl)
+        launch(special, 3, write(buffer))
+        assert buffer.to_numpy().tolist() == [float(value)] * 3
+        assert kernel.specialize(VALUE=value)._native._is_built(opencl)
+    buffer = UnifiedBuffer(3, np.float64, device=sim)
+    launch(special, 3, write(buffer))
+    assert buffer.to_numpy().tolist() == [7] * 3
+    for value in (largest + 1, -(1 << 63) - 1, float("inf"), float("nan"), "3", 1j, np.float16(1), None):
+        with pytest.raises(InvalidArgument):
+            kernel.specialize(VALUE=value)
+    with pytest.raises(InvalidArgument, match="OTHER"):
+        kernel.specialize(OTHER=1)
+    with pytest.raises(KernelError):
+        kernel.build(opencl)
+    assert Kernel("host").host(lambda x: None).specialize(VALUE=1).has_host
+
+
+def test_what_a_source_cannot_have_is_refused(opencl, tmp_path):
+    kernel = Kernel("apply").source(SCALE.replace("scale", "apply"))
+    for options, name in [
+        ({"defines": {"A(x)": "x"}}, "A"),
+        ({"defines": {"UNIMEM_DATA": "x"}}, "UNIMEM_DATA"),
+        ({"defines": {"A": "1\n2"}}, "of A"),
+        ({"defines": {"A": 1}}, "defines"),
+        ({"defines": ["A"]}, "list"),
+        ({"headers": {"../a.h": ""}}, "a.h"),
+        ({"folders": [tmp_path / "absent"]}, "absent"),
+        ({"folders": [3]}, "folders"),
+        ({"defines": {}, "name": ""}, "name"),
+    ]:
+        with pytest.raises(InvalidArgument, match=name):
+            kernel.source(APPLY, **options)
+    buffer = data(opencl)
+    launch(kernel, 1000, readwrite(buffer), 2.0)  # as it was
+    np.testing.assert_array_equal(buffer.to_numpy(), 2 * np.arange(1000))
+    with pytest.raises(KernelError) as caught:
+        Kernel("apply").source(APPLY, folders=[], name="apply.cl").build(opencl)
+    assert '"steps.h" is among neither headers nor folders: apply.cl:2' in caught.value.build_log
+
+
 @pytest.mark.parametrize("where", ["cpu", "sim", "opencl"])
 def test_one_kernel_runs_on_every_device(scale, where, request, moved):
     device = request.getfixturevalue(where)

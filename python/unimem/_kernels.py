@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from . import _unimem
-from ._arguments import count_of, optional_count, text_of
+from ._arguments import AnyPath, count_of, flag_of, optional_count, path_of, text_of
 from ._buffer import UnifiedBuffer
 from ._devices import default_device, named
 from ._elements import BufferSlice
@@ -62,7 +63,7 @@ def readwrite(buffer: UnifiedBuffer | BufferSlice, offset: int = 0, count: int |
     return _operand(buffer, _READ_WRITE, offset, count)
 
 
-def _parameters(source: str, name: str) -> list[str] | None:
+def _parameters(source: str, name: str, defines: Mapping[str, str]) -> list[str] | None:
     """The dtype of each scalar parameter of the entry point, "" for buffers and what is not known; None without a portable form, and where
     the text has several, of which a comment or the preprocessor hides all but one: the compiler knows then."""
     entries = list(re.finditer(rf"UNIMEM_KERNEL\s+{re.escape(name)}\s*\(", source))
@@ -82,7 +83,31 @@ def _parameters(source: str, name: str) -> list[str] | None:
             if character == ")":
                 break
     words = [re.sub(r"\bconst\b", "", part).split() for part in parts]
-    return [_TYPES.get(" ".join(one[:-1]), "") for one in words]
+    types = [" ".join(one[:-1]) for one in words]
+    return [_TYPES.get(defines.get(one, one), "") for one in types]
+
+
+def _by_turns(name: str, given: Mapping[str, str]) -> list[str]:
+    """Names and values, as C++ takes them."""
+    if not isinstance(given, Mapping):
+        raise invalid(name, type(given).__name__, "texts by name")
+    return [text_of(name, one) for item in given.items() for one in item]
+
+
+def _constant_type(name: str, value: object) -> str:
+    """Its letter in the struct module."""
+    if isinstance(value, (bool, np.bool_)):
+        return "?"
+    if isinstance(value, np.integer):
+        return ("qQ" if value.dtype.itemsize > 4 else "iI")[value.dtype.kind == "u"]
+    if isinstance(value, int):
+        for letter, (least, most) in {"i": (-(1 << 31), 1 << 31), "q": (-(1 << 63), 1 << 63), "Q": (0, 1 << 64)}.items():
+            if least <= value < most:
+                return letter
+        raise invalid(name, value, "an integer of 64 bits")
+    if isinstance(value, (float, np.float32)):
+        return "f" if isinstance(value, np.float32) else "d"
+    raise invalid(name, type(value).__name__, "a boolean, an integer, or a float of 32 or 64 bits")
 
 
 def _arity(function: Callable[..., object]) -> tuple[int, float] | None:
@@ -128,15 +153,52 @@ class Kernel:
             self._native._group(*self._group)
         return self
 
-    def source(self, text: str) -> Kernel:
-        """Sets the source form; returns the kernel."""
+    def source(
+        self,
+        text: str,
+        *,
+        name: str = "source",
+        defines: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        folders: Iterable[AnyPath] | None = None,
+        fast_math: bool = False,
+    ) -> Kernel:
+        """Sets the source form; returns the kernel.
+
+        `defines` are macros that are defined before the text, `headers` texts by the names that ``#include`` has for them, `folders` where else
+        it looks, in this order; what is included is read now, and not later. `fast_math` trades exact rounding, infinities and NaN for speed;
+        the source sees UNIMEM_FAST_MATH defined. `name` is what compilers' logs call the text then. Without any of these the text is compiled
+        as it stands. Raises InvalidArgument naming the macro, the header or the folder that cannot be; an ``#include`` of what there is not
+        is the compiler's KernelError, where the kernel is built."""
         text = text_of("text", text)
-        self._native = _unimem._Kernel(self.name)
-        self._native._source(text)
+        native = _unimem._Kernel(self.name)
+        fast_math = flag_of("fast_math", fast_math)
+        if fast_math or any(one is not None for one in (defines, headers, folders)):
+            lists = _by_turns("defines", defines or {}), _by_turns("headers", headers or {})
+            paths = [path_of("folders", folder) for folder in folders or ()]
+            text = native._source_with(text, text_of("name", name), *lists, paths, fast_math)
+        else:
+            native._source(text)
         if self._group is not None:
-            self._native._group(*self._group)
-        self._parameters = _parameters(text, self.name)
+            native._group(*self._group)
+        self._native = native
+        self._parameters = _parameters(text, self.name, defines or {})
         return self
+
+    def specialize(self, **constants: bool | int | float | np.generic) -> Kernel:
+        """The same kernel with constants: macros that its source has by these names, in the place of `defines`: ``kernel.specialize(TILE=16)``.
+
+        Of the type that a NumPy scalar says; a Python integer is one of 32 bits where it fits and of 64 else, a float a `double`. A macro that the
+        source defines by itself it defines where it is not (``#ifndef``). The Python function stays as it is. The 64 used last are kept, each with
+        what was built of it. Raises InvalidArgument for a name that the source does not have."""
+        types, values = [], []
+        for name, value in constants.items():
+            types.append(_constant_type(name, value))
+            values.append(value.item() if isinstance(value, np.generic) else value)
+        result = copy.copy(self)
+        if self._native is not None:
+            result._native = self._native._specialize(list(constants), "".join(types), values)
+        return result
 
     def host(self, function: Callable[..., object]) -> Kernel:
         """Sets the Python function; returns the kernel."""

@@ -3,18 +3,27 @@
 #include <unimem/kernel/kernel.hpp>
 
 #include "core/fork.hpp"
+#include "kernel/source_form.hpp"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace unimem {
 
 struct Kernel::Definition {
+  struct Variant {
+    std::string constants;
+    Kernel kernel;
+  };
   struct Programs {
-    std::mutex mutex;  ///< of the map alone, and not held while a compiler runs
+    std::mutex mutex;  ///< of the map and the list alone, and not held while a compiler runs
     std::map<Device const*, detail::Lazy<std::shared_ptr<Program const>>> by_device;
+    std::vector<Variant> variants;  ///< the one used last comes first
   };
 
   Definition() = default;
@@ -22,6 +31,12 @@ struct Kernel::Definition {
   Definition& operator=(Definition const&) = delete;
   ~Definition() { programs.end(); }
 
+  void set(detail::SourceForm form) {
+    forms.source = form.whole();
+    source = std::move(form);
+  }
+
+  detail::SourceForm source;
   ProgramSource forms;
   std::vector<KernelParameter> parameters;
   GroupSize group{0, 0, 0};
@@ -38,8 +53,34 @@ Kernel::Definition& Kernel::definition() const {
 }
 
 Kernel& Kernel::source(std::string text) {
-  definition().forms.source = std::move(text);
-  return *this;
+  return definition().set(detail::SourceForm{std::move(text)}), *this;
+}
+
+Kernel& Kernel::source(KernelSource const& source) {
+  return definition().set(detail::SourceForm{source}), *this;
+}
+
+Kernel Kernel::specialize(KernelConstants const& constants) const {
+  constexpr std::size_t most_variants = 64;
+  auto& own = definition();
+  std::string key;
+  for (auto const& [name, constant] : constants) key += name + ' ' + constant.literal() + '\n';
+  auto& programs = own.programs.get();
+  std::lock_guard const lock{programs.mutex};
+  auto& variants = programs.variants;
+  auto found = std::ranges::find(variants, key, &Definition::Variant::constants);
+  if (found == variants.end()) {
+    Kernel variant{own.forms.name};
+    auto& its = *variant.definition_;
+    its.forms = own.forms;
+    its.parameters = own.parameters;
+    its.group = own.group;
+    its.set(own.source.with(constants));
+    if (variants.size() == most_variants) variants.pop_back();
+    found = variants.insert(variants.end(), {std::move(key), std::move(variant)});
+  }
+  std::rotate(variants.begin(), found, found + 1);
+  return variants.front().kernel;
 }
 
 Kernel& Kernel::group(GroupSize size) {

@@ -3,6 +3,7 @@
 #include "device/conformance_kernels.hpp"
 #include "device/cuda/kernel_compiler.hpp"
 #include "device/cuda/piece_kernel.hpp"
+#include "device/fast_math.hpp"
 #include "device/source_kernels.hpp"
 #include "device/temporary_folder.hpp"
 
@@ -258,6 +259,19 @@ TEST_F(CudaCompile, ProductAndSumRoundTwice) {
               AllOf(HasSubstr("div.rn.f32"), HasSubstr("sqrt.rn.f32")));
   EXPECT_THAT(ptx_of("p_data[1] * p_data[2] + p_data[3]", "__global__ void f(float* p_data)"), HasSubstr("fma.rn.f32"))
       << "plain CUDA is compiled as other programs compile it";
+}
+
+TEST_F(CudaCompile, FastMathematicsIsAskedOfTheCompiler) {
+  auto const instructions = [&](bool fast, std::string source) {
+    source = (fast ? std::string(detail::fast_math_line) : std::string{}) + source;
+    return compiler().compile({"divide", source, {}}, 1000, "cuda:0").image;  // PTX
+  };
+  for (std::string const kernel : {"UNIMEM_KERNEL divide(UNIMEM_BUFFER(float, x)) { UNIMEM_DATA(float, "
+                                   "x)[UNIMEM_ITEM_X] /= 3 - UNIMEM_DATA(float, x)[0]; }",
+                                   "__global__ void divide(float* x) { x[threadIdx.x] /= x[0]; }"}) {
+    EXPECT_THAT(instructions(false, kernel), HasSubstr("div.rn.f32"));
+    EXPECT_THAT(instructions(true, kernel), AllOf(Not(HasSubstr("div.rn.f32")), HasSubstr(".ftz.f32")));
+  }
 }
 
 TEST_F(CudaCompile, ABuildErrorHasTheSourcesLines) {

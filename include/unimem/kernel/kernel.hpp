@@ -3,6 +3,7 @@
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/kernel/detail/host_form.hpp>
+#include <unimem/kernel/kernel_source.hpp>
 #include <unimem/kernel/work_group.hpp>
 
 #include <memory>
@@ -30,7 +31,24 @@ class UNIMEM_API Kernel {
   /// `name` is the entry point of the source form, and what errors call it.
   explicit Kernel(std::string name);
 
+  /// Compiled as it stands.
   Kernel& source(std::string text);
+
+  /// With headers, macros, fast mathematics. What it includes is read now, and not later. Throws InvalidArgument naming
+  /// the macro, the header or the folder that cannot be, or what makes the text longer than 16 MiB; IoError where a
+  /// file that is there cannot be read. An `#include` of what there is not is the compiler's KernelError, where it is
+  /// compiled. A host form has nothing of these: it is compiled with the program.
+  Kernel& source(KernelSource const& source);
+
+  /// The same kernel with constants: macros that its source has by these names, in the place of `defines`. Those it
+  /// defines by itself it defines where they are not (#ifndef), so that it has a default. The host form stays as it is.
+  ///
+  ///     launch(sums.specialize({{"TILE", 16}}), Range{n}.group({16}), read(x), write(sum));
+  ///
+  /// The 64 used last are kept, each with what was built of it: with the same constants this gives the same kernel, and
+  /// is a look into a list. Set forms and group before. Thread-safe. Throws InvalidArgument for a name that the source
+  /// does not have, or defines in any case, and for those that no macro can have.
+  [[nodiscard]] Kernel specialize(KernelConstants const& constants) const;
 
   /// In groups of which size it is launched where its range says nothing else. Throws InvalidArgument where a dimension
   /// is 0.

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include "device/cuda/prelude.cuda.hpp"
+#include "device/fast_math.hpp"
 #include "device/group_words.hpp"
 #include "device/source_kernels.hpp"
 
@@ -117,10 +118,12 @@ Task task_for(ProgramSource const& source, SourceKernels const& kernels) {
   }
   task.text += prelude;
   if (calls_group_functions(source.source)) task.text += group_functions;
+  bool const is_fast = asks_fast_math(source.source);
+  if (is_fast) task.options.emplace_back("--use_fast_math");
   if (task.portable) {
     // Each operation rounds by itself, as on the host; a plain source is compiled as other programs would.
     for (auto const* option : {"--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"}) {
-      task.options.emplace_back(option);
+      if (!is_fast) task.options.emplace_back(option);
     }
     task.text.append(portable_begin).append(source.source).append(portable_end);
     auto const body = "unimem_source::" + source.name;

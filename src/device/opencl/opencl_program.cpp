@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "device/fast_math.hpp"
 #include "device/group_words.hpp"
 #include "device/opencl/code.hpp"
 #include "device/opencl/opencl_device.hpp"
@@ -62,7 +63,9 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   program_ = {api_, api_.clCreateProgramWithSource(context_, 1, &text, &length, &code)};
   check(code, "clCreateProgramWithSource");
   auto* const hardware = device.native_id();
-  code = api_.clBuildProgram(program_.get(), 1, &hardware, "-cl-kernel-arg-info", nullptr, nullptr);
+  auto const* const options =
+      asks_fast_math(source.source) ? "-cl-kernel-arg-info -cl-fast-relaxed-math" : "-cl-kernel-arg-info";
+  code = api_.clBuildProgram(program_.get(), 1, &hardware, options, nullptr, nullptr);
   if (code != CL_SUCCESS) {
     throw KernelError(name_, fmt::format("does not build on {} ({})", device_id_, code_name(code)),
                       build_log(api_, program_.get(), hardware));

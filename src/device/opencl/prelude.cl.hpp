@@ -13,7 +13,9 @@ inline constexpr std::string_view object_ending = "_unimem_object";
 inline constexpr std::string_view offset_ending = "_unimem_offset";
 inline constexpr std::string_view prelude = R"(
 #define UNIMEM_OPENCL 1
+#ifndef __FAST_RELAXED_MATH__
 #pragma OPENCL FP_CONTRACT OFF
+#endif
 #if defined(cl_khr_fp64) && __OPENCL_C_VERSION__ < 120
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif

@@ -82,7 +82,7 @@ Options read(int count, char const* const* texts) {
       options.fuses = false;
     } else {
       options.known &= text == "--fmad=true" || text == "--std=c++17" || text == "--prec-div=true" ||
-                       text == "--prec-sqrt=true" || text == "--ftz=false";
+                       text == "--prec-sqrt=true" || text == "--ftz=false" || text == "--use_fast_math";
     }
   }
   return options;
