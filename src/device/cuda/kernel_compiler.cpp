@@ -116,7 +116,7 @@ Task task_for(ProgramSource const& source, SourceKernels const& kernels) {
     }
   }
   task.text += prelude;
-  if (calls_group_functions(source.source)) task.text += group_functions;
+  if (calls_group_functions(source.source)) task.text.append(group_tree).append(group_functions);
   if (task.portable) {
     // Each operation rounds by itself, as on the host; a plain source is compiled as other programs would.
     for (auto const* option : {"--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"}) {
