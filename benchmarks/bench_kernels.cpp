@@ -7,6 +7,7 @@
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/queue.hpp>
+#include <unimem/kernel/graph.hpp>
 #include <unimem/kernel/launch.hpp>
 
 #include "device/opencl/handle.hpp"
@@ -179,6 +180,28 @@ UNIMEM_KERNEL sums(UNIMEM_CONST_BUFFER(unimem_f32, x), UNIMEM_BUFFER(unimem_f32,
   if (UNIMEM_LOCAL_X == 0) UNIMEM_DATA(unimem_f32, sum)[UNIMEM_GROUP_X] = all;
 })";
 
+constexpr auto raw_scan = R"(
+__kernel void scan(__global const float* x, __global float* sums) {
+  __local float part[256];
+  size_t i = get_local_id(0);
+  part[i] = x[get_global_id(0)];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (size_t step = 1; step < 256; step *= 2) {
+    float before = i >= step ? part[i - step] : 0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    part[i] += before;
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  sums[get_global_id(0)] = part[i];
+})";
+
+constexpr auto portable_scan = R"(
+UNIMEM_KERNEL scan(UNIMEM_CONST_BUFFER(unimem_f32, x), UNIMEM_BUFFER(unimem_f32, sums)) {
+  UNIMEM_SHARED unimem_f32 part[256];
+  UNIMEM_DATA(unimem_f32, sums)[UNIMEM_ITEM_X] =
+      unimem_group_inclusive_sum(UNIMEM_DATA(const unimem_f32, x)[UNIMEM_ITEM_X], part);
+})";
+
 constexpr auto raw_histogram = R"(
 __kernel void histogram(__global const uchar* bytes, __global uint* counts) {
   __local uint own[256];
@@ -235,6 +258,37 @@ void on_device(OpenClDevice& device, int rounds) {
         "sums of 256 of 1 Mi floats, 10 times", 0.95, rounds,
         [&] { repeat([&] { return launch(queue, kernel, Range{count}, read(x), write(sum)); }); },
         [&] { raw.run({count, 1}, {256, 0}, times); });
+  }
+  {
+    constexpr std::size_t count = 1 << 20;
+    auto x = ones<float>(device, count), sums = ones<float>(device, count);
+    auto const kernel = Kernel("scan").group({256}).source(portable_scan);
+    Raw raw(device, "scan", raw_scan);
+    raw.argument(0, raw.memory(device, 4 * count));
+    raw.argument(1, raw.memory(device, 4 * count));
+    compare(
+        "prefix sums in 256 of 1 Mi floats, 10 times", 0.5, rounds,
+        [&] { repeat([&] { return launch(queue, kernel, Range{count}, read(x), write(sums)); }); },
+        [&] { raw.run({count, 1}, {256, 0}, times); });
+  }
+  {
+    constexpr std::size_t count = 1024, launches = 100;
+    auto x = ones<float>(device, count), y = ones<float>(device, count);
+    auto const kernel = Kernel("map").source(portable_map);
+    auto const one = [&] { return launch(queue, kernel, Range{count}, read(x), write(y)); };
+    auto const graph = unimem::capture(queue, [&] {
+      for (std::size_t i = 0; i < launches; ++i) one();
+    });
+    Raw raw(device, "map", raw_map);
+    raw.argument(0, raw.memory(device, 4 * count));
+    raw.argument(1, raw.memory(device, 4 * count));
+    auto const by_hand = [&] { raw.run({count, 1}, {256, 0}, launches); };
+    compare("graph of 100 launches of 1,024 items", 0.83, rounds, [&] { graph.launch(queue).wait(); }, by_hand);
+    auto const by_one = [&] {
+      for (std::size_t i = 0; i + 1 < launches; ++i) one();
+      one().wait();
+    };
+    compare("the same without a graph", 0, rounds, by_one, by_hand);
   }
   {
     constexpr std::size_t count = 4 << 20;

@@ -41,10 +41,9 @@ inline constexpr std::array<std::string_view, 27> group_words{
 inline constexpr std::array<std::string_view, 4> range_words{"UNIMEM_RANGE_X", "UNIMEM_RANGE_Y", "UNIMEM_RANGE_Z",
                                                              "UNIMEM_RANGE_"};
 
-/// Functions over the values of a group's items, in both languages, each of which calls them with the same `scratch`,
-/// one element an item. UNIMEM_OVERLOADED begins one of several functions of a name. Sums of floating point have one
-/// order, whatever the device: `group_reduction` of unimem/kernel/work_group.hpp has the same.
-inline constexpr std::string_view group_functions = R"(
+/// A reduction by the items of a group together, a tree of halves: for devices whose items run side by side.
+inline constexpr std::string_view group_tree = R"(
+#define UNIMEM_GROUP_INDEX unimem_u32
 #define UNIMEM_GROUP_REDUCTION(T, name, join)                                                 \
   UNIMEM_OVERLOADED T name(T unimem_value, UNIMEM_SHARED_POINTER(T) unimem_scratch) {         \
     const unimem_u32 unimem_i = (unimem_u32)UNIMEM_LOCAL_NUMBER;                              \
@@ -65,30 +64,30 @@ inline constexpr std::string_view group_functions = R"(
     UNIMEM_BARRIER();                                                                         \
     return unimem_value;                                                                      \
   }
+)";
 
+/// Functions over the values of a group's items, in both languages, each of which calls them with the same `scratch`,
+/// one element an item; behind a UNIMEM_GROUP_REDUCTION and the type in which it counts items. UNIMEM_OVERLOADED begins
+/// one of several functions of a name. Sums of floating point have one order, whatever the device: `group_reduction` of
+/// unimem/kernel/work_group.hpp has the same.
+inline constexpr std::string_view group_functions = R"(
 #define UNIMEM_GROUP_SCAN(T)                                                                  \
-  UNIMEM_OVERLOADED void unimem_group_scanned(T unimem_value, UNIMEM_SHARED_POINTER(T) unimem_scratch) { \
-    const unimem_u32 unimem_i = (unimem_u32)UNIMEM_LOCAL_NUMBER;                              \
-    const unimem_u32 unimem_n = (unimem_u32)UNIMEM_GROUP_ITEMS;                               \
-    unimem_u32 unimem_step = 1;                                                               \
+  UNIMEM_OVERLOADED T unimem_group_inclusive_sum(T unimem_value, UNIMEM_SHARED_POINTER(T) unimem_scratch) { \
+    const UNIMEM_GROUP_INDEX unimem_i = (UNIMEM_GROUP_INDEX)UNIMEM_LOCAL_NUMBER;              \
+    const UNIMEM_GROUP_INDEX unimem_n = (UNIMEM_GROUP_INDEX)UNIMEM_GROUP_ITEMS;               \
+    UNIMEM_GROUP_INDEX unimem_step = 1;                                                       \
     unimem_scratch[unimem_i] = unimem_value;                                                  \
     UNIMEM_BARRIER();                                                                         \
     for (; unimem_step < unimem_n; unimem_step *= 2) {                                        \
-      T unimem_before = 0;                                                                    \
-      if (unimem_i >= unimem_step) unimem_before = unimem_scratch[unimem_i - unimem_step];    \
+      if (unimem_i >= unimem_step) unimem_value = unimem_scratch[unimem_i - unimem_step] + unimem_value; \
       UNIMEM_BARRIER();                                                                       \
-      if (unimem_i >= unimem_step) unimem_scratch[unimem_i] = unimem_before + unimem_scratch[unimem_i]; \
+      unimem_scratch[unimem_i] = unimem_value;                                                \
       UNIMEM_BARRIER();                                                                       \
     }                                                                                         \
-  }                                                                                           \
-  UNIMEM_OVERLOADED T unimem_group_inclusive_sum(T unimem_value, UNIMEM_SHARED_POINTER(T) unimem_scratch) { \
-    unimem_group_scanned(unimem_value, unimem_scratch);                                       \
-    unimem_value = unimem_scratch[UNIMEM_LOCAL_NUMBER];                                       \
-    UNIMEM_BARRIER();                                                                         \
     return unimem_value;                                                                      \
   }                                                                                           \
   UNIMEM_OVERLOADED T unimem_group_exclusive_sum(T unimem_value, UNIMEM_SHARED_POINTER(T) unimem_scratch) { \
-    unimem_group_scanned(unimem_value, unimem_scratch);                                       \
+    unimem_group_inclusive_sum(unimem_value, unimem_scratch);                                 \
     unimem_value = 0;                                                                         \
     if (UNIMEM_LOCAL_NUMBER > 0) unimem_value = unimem_scratch[UNIMEM_LOCAL_NUMBER - 1];      \
     UNIMEM_BARRIER();                                                                         \

@@ -31,7 +31,7 @@ inline Kernel matrix_product(std::size_t tile) {
           UNIMEM_SHARED unimem_f32 right[TILE][TILE];
           UNIMEM_GLOBAL const unimem_f32* rows = UNIMEM_DATA(const unimem_f32, a);
           UNIMEM_GLOBAL const unimem_f32* columns = UNIMEM_DATA(const unimem_f32, b);
-          unimem_u32 x = UNIMEM_LOCAL_X, y = UNIMEM_LOCAL_Y, begin, i;
+          unimem_u64 x = UNIMEM_LOCAL_X, y = UNIMEM_LOCAL_Y, begin, i;
           unimem_f32 sum = 0;
           for (begin = 0; begin < k; begin += TILE) {
             left[y][x] = rows[UNIMEM_ITEM_Y * k + begin + x];

@@ -1,3 +1,4 @@
+#include "device/group_words.hpp"
 #include "kernel/groups_conformance.hpp"
 
 // Groups on the first OpenCL device there is, whichever driver that is of.
@@ -74,6 +75,29 @@ TEST_F(OpenClGroups, ARangeThatIsNotWholeStatedGroupsIsRefused) {
       EXPECT_EQ(x.statistics().host_to_device_copies, before);
     }
     launch(kernel, Range{16, 2}, readwrite(x)).wait();
+  }
+}
+
+TEST_F(OpenClGroups, TheTreeForGpusMakesTheSameSums) {
+  auto const kernel = Kernel("sums").source(std::string(detail::group_tree) + R"(
+    UNIMEM_GROUP_REDUCTION(unimem_f32, tree_sum, unimem_a + unimem_b)
+    UNIMEM_KERNEL sums(UNIMEM_BUFFER(unimem_f32, x)) {
+      UNIMEM_SHARED unimem_f32 scratch[32];
+      UNIMEM_GLOBAL unimem_f32* own = UNIMEM_DATA(unimem_f32, x) + UNIMEM_ITEM_X;
+      *own = tree_sum(*own, scratch);
+    })");
+  for (std::size_t const each : {1, 7, 16, 21, 32}) {
+    std::vector<float> values(2 * each);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::ldexp(1.3F, static_cast<int>(i * 7 % 20));
+    UnifiedBuffer<float> some(values.size(), BufferOptions{.device = &on});
+    some.copy_from(values);
+    launch(kernel, Range{values.size()}.group({each}), readwrite(some));
+    auto const result = some.to_vector();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      auto own = std::vector(values.begin() + static_cast<std::ptrdiff_t>(i / each * each),
+                             values.begin() + static_cast<std::ptrdiff_t>((i / each + 1) * each));
+      EXPECT_EQ(result[i], group_sum(std::span{own})) << "of " << each << ", to the last bit";
+    }
   }
 }
 

@@ -117,7 +117,7 @@ Task task_for(ProgramSource const& source, SourceKernels const& kernels) {
     }
   }
   task.text += prelude;
-  if (calls_group_functions(source.source)) task.text += group_functions;
+  if (calls_group_functions(source.source)) task.text.append(group_tree).append(group_functions);
   bool const is_fast = asks_fast_math(source.source);
   if (is_fast) task.options.emplace_back("--use_fast_math");
   if (task.portable) {

@@ -56,7 +56,7 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   if (source.source.empty()) {
     throw KernelError(name_, fmt::format("has no source form, which {} needs", device_id_));
   }
-  auto const whole = with_prelude(source.source);
+  auto const whole = with_prelude(source.source, device.info().is_gpu);
   auto const* text = whole.c_str();
   auto const length = whole.size();
   cl_int code = CL_SUCCESS;

@@ -131,13 +131,43 @@ UNIMEM_FLOAT_ADDITION(__global)
 UNIMEM_FLOAT_ADDITION(__local)
 )";
 
+/// The reduction of `group_tree`, join for join, by one item: for devices that run the items of a group one after
+/// another, where a barrier costs more than a step for all items. They also vectorize over items, for which indices
+/// must have the width of addresses.
+inline constexpr std::string_view group_loop = R"(
+#define UNIMEM_GROUP_INDEX size_t
+#define UNIMEM_GROUP_REDUCTION(T, name, join)                                                 \
+  UNIMEM_OVERLOADED T name(T unimem_value, UNIMEM_SHARED_POINTER(T) unimem_scratch) {         \
+    const size_t unimem_n = UNIMEM_GROUP_ITEMS;                                               \
+    unimem_scratch[UNIMEM_LOCAL_NUMBER] = unimem_value;                                       \
+    UNIMEM_BARRIER();                                                                         \
+    if (UNIMEM_LOCAL_NUMBER == 0) {                                                           \
+      size_t unimem_half = 1, unimem_i;                                                       \
+      while (unimem_half < unimem_n) unimem_half *= 2;                                        \
+      for (unimem_half /= 2; unimem_half > 0; unimem_half /= 2) {                             \
+        const size_t unimem_pairs = min(unimem_half, unimem_n - unimem_half);                 \
+        for (unimem_i = 0; unimem_i < unimem_pairs; ++unimem_i) {                             \
+          const T unimem_a = unimem_scratch[unimem_i];                                        \
+          const T unimem_b = unimem_scratch[unimem_i + unimem_half];                          \
+          unimem_scratch[unimem_i] = join;                                                    \
+        }                                                                                     \
+      }                                                                                       \
+    }                                                                                         \
+    UNIMEM_BARRIER();                                                                         \
+    unimem_value = unimem_scratch[0];                                                         \
+    UNIMEM_BARRIER();                                                                         \
+    return unimem_value;                                                                      \
+  }
+)";
+
 /// For sources that call the functions of a group: in C, shared memory of another type goes with a warning.
 inline constexpr std::string_view strict_pointers = "#pragma clang diagnostic error \"-Wincompatible-pointer-types\"\n";
 
 /// Before the first line of the source.
 inline constexpr std::string_view source_begin = "#line 1\n";
 
-/// A source as it is compiled: behind the prelude, and what else of the portable names it uses.
-[[nodiscard]] std::string with_prelude(std::string_view source);
+/// A source as it is compiled: behind the prelude, and what else of the portable names it uses. `side_by_side` if the
+/// items of a group run so, and not one after another.
+[[nodiscard]] std::string with_prelude(std::string_view source, bool side_by_side = true);
 
 }  // namespace unimem::detail::opencl
