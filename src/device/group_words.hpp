@@ -37,6 +37,13 @@ inline constexpr std::array<std::string_view, 27> group_words{
     "unimem_group_",
 };
 
+/// Of these, those that differ from item to item of a group, and those at which each item waits for all.
+inline constexpr std::array<std::string_view, 4> places_in_group{"UNIMEM_LOCAL_X", "UNIMEM_LOCAL_Y", "UNIMEM_LOCAL_Z",
+                                                                 "UNIMEM_LOCAL_NUMBER"};
+inline constexpr std::array<std::string_view, 6> waits_for_group{
+    "UNIMEM_BARRIER",   "unimem_group_sum",           "unimem_group_min",
+    "unimem_group_max", "unimem_group_inclusive_sum", "unimem_group_exclusive_sum"};
+
 /// Those by which it asks for the size of its range.
 inline constexpr std::array<std::string_view, 4> range_words{"UNIMEM_RANGE_X", "UNIMEM_RANGE_Y", "UNIMEM_RANGE_Z",
                                                              "UNIMEM_RANGE_"};

@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "device/group_words.hpp"
 #include "device/source_words.hpp"
 
 #include <fmt/format.h>
@@ -150,12 +151,6 @@ void visit_words(std::string_view source, std::string_view entry, Visit const& v
     if (after.next() == "{" && skip_body(after)) words = after;
   }
 }
-
-constexpr std::array<std::string_view, 4> places_in_group{"UNIMEM_LOCAL_X", "UNIMEM_LOCAL_Y", "UNIMEM_LOCAL_Z",
-                                                          "UNIMEM_LOCAL_NUMBER"};
-constexpr std::array<std::string_view, 6> waits_for_group{
-    "UNIMEM_BARRIER",   "unimem_group_sum",           "unimem_group_min",
-    "unimem_group_max", "unimem_group_inclusive_sum", "unimem_group_exclusive_sum"};
 
 bool is_any_in(std::vector<std::string_view> const& words, std::span<const std::string_view> wanted) {
   return std::ranges::find_first_of(words, wanted) != words.end();
