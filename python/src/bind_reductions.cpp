@@ -68,8 +68,8 @@ Event reduce_into(Window const& out, Window const& window, char kind, int operat
   return with_reduction(kind, window.item_bytes(), operation, [&]<class T>(std::type_identity<T>, auto by) {
     return unlocked([&] {
       return detail::reduce_into<detail::AsItIs, T>(
-          queue_of(device), operand_of<detail::ReductionResult<decltype(by), T>>(*target, there, Intent::write), "x",
-          by, {operand_of<T>(*core, range, Intent::read)});
+          queue_of(device), operand_of<detail::ReducedType<decltype(by), T>>(*target, there, Intent::write), "x", by,
+          {operand_of<T>(*core, range, Intent::read)});
     });
   });
 }

@@ -20,6 +20,9 @@ def doubled(values: list[float]) -> float:
     free, total = unimem.get_accelerator().get_memory_info()
     assert state is BufferState.SYNCHRONIZED and moved >= 0 and free <= total
     result: np.ndarray[Any, Any] = buffer.to_numpy()
+    largest = UnifiedBuffer(1, dtype=np.float64, name="largest")
+    event = unimem.reduce_into(largest, buffer, "max")
+    assert unimem.reduce(largest.slice(0, 1)) == result.max() and event.wait(timeout=60)
     return float(result.sum())
 
 

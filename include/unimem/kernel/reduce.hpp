@@ -96,7 +96,7 @@ struct Joining<Formula<F>, T> {
 };
 
 template <class Operation, class T>
-using ReductionResult = typename Joining<Operation, T>::Result;
+using ReducedType = typename Joining<Operation, T>::Result;
 
 /// The kernels that join `Term`, `term` in source, of elements of types `T`.
 template <class Term, class Operation, class... T>
@@ -116,7 +116,7 @@ UNIMEM_API bool is_reduction_of_some(std::span<KernelOperand const> in, bool is_
 template <class Term, class... T, class Operation>
 auto reduce(Queue* queue, std::string_view term, Operation const& operation,
             std::array<KernelOperand, sizeof...(T)> const& in) {
-  ReductionResult<Operation, std::remove_cvref_t<std::invoke_result_t<Term, T...>>> result{};
+  ReducedType<Operation, std::remove_cvref_t<std::invoke_result_t<Term, T...>>> result{};
   if (is_reduction_of_some(in, std::is_same_v<Operation, Sum>)) {
     reduce_to_host(queue, reduction_kernels<Term, Operation, T...>(term, operation), in,
                    std::as_writable_bytes(std::span{&result, 1}));
@@ -128,7 +128,7 @@ auto reduce(Queue* queue, std::string_view term, Operation const& operation,
 template <class Term, class... T, class Operation>
 Event reduce_into(Queue* queue, KernelOperand const& out, std::string_view term, Operation const& operation,
                   std::array<KernelOperand, sizeof...(T)> const& in) {
-  using Result = ReductionResult<Operation, std::remove_cvref_t<std::invoke_result_t<Term, T...>>>;
+  using Result = ReducedType<Operation, std::remove_cvref_t<std::invoke_result_t<Term, T...>>>;
   auto const& [buffer, range, intent] = out.operand;
   if (range.size() != sizeof(Result)) throw SizeMismatch("the result of a reduction", 1, range.size() / sizeof(Result));
   if (!is_reduction_of_some(in, std::is_same_v<Operation, Sum>)) {
@@ -139,7 +139,7 @@ Event reduce_into(Queue* queue, KernelOperand const& out, std::string_view term,
 }
 
 template <class Out, class T, class Operation>
-concept TakesReduction = std::is_same_v<typename Out::value_type, ReductionResult<Operation, T>>;
+concept TakesReduction = std::is_same_v<typename Out::value_type, ReducedType<Operation, T>>;
 
 }  // namespace detail
 
