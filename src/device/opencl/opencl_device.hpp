@@ -2,6 +2,7 @@
 
 #include <unimem/device/device.hpp>
 
+#include "device/opencl/built_programs.hpp"
 #include "device/opencl/handle.hpp"
 #include "device/opencl/hardware.hpp"
 
@@ -64,6 +65,8 @@ class OpenClDevice final : public Device {
   [[nodiscard]] bool is_pocl() const noexcept { return hardware_.is_pocl; }
   [[nodiscard]] std::string const& compiler() const noexcept { return hardware_.compiler; }
 
+  [[nodiscard]] BuiltPrograms& programs() noexcept { return programs_; }
+
   /// The stream behind a queue of this device, null if the queue is gone or another device's.
   [[nodiscard]] std::shared_ptr<CommandStream> stream(std::uint64_t queue_id);
 
@@ -78,6 +81,7 @@ class OpenClDevice final : public Device {
   Hardware hardware_;
   OpenClOptions options_;
   ContextHandle context_;
+  BuiltPrograms programs_;
   std::once_flag compiler_loaded_;
   mutable std::once_flag link_measured_;
   mutable LinkCost link_;
