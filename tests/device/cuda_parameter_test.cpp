@@ -19,15 +19,16 @@ TEST(Parameters, AreReadFromTheSignaturesName) {
   Parameter const buffer{Kind::buffer, 8, false, {Number::floating, 4}};
   Parameter const vectors{Kind::buffer, 8, true, {Number::unsigned_integer, 1, 4}};
   Parameter const structures{Kind::buffer, 8, true, {Number::none, 24}};
+  Parameter const large{Kind::buffer, 8, true, {Number::none, 0xFFFF'FFFE}};
   Parameter const integer{Kind::unsigned_integer, 4}, byte{Kind::signed_integer, 1}, real{Kind::floating, 8};
   Parameter const structure{Kind::other, 16};
   std::string name = "_Z16unimem_signatureIJ";
-  for (auto const& one : {buffer, vectors, structures, integer, byte, real, structure}) {
+  for (auto const& one : {buffer, vectors, structures, large, integer, byte, real, structure}) {
     EXPECT_THAT(parameter_from(code_of(one)), Optional(one));
     name += "Lm" + std::to_string(code_of(one)) + "E";
   }
   EXPECT_THAT(parameters_in(name + "EE"),
-              Optional(ElementsAre(buffer, vectors, structures, integer, byte, real, structure)));
+              Optional(ElementsAre(buffer, vectors, structures, large, integer, byte, real, structure)));
 }
 
 TEST(Parameters, OfOtherNamesAreNone) {

@@ -225,6 +225,47 @@ TEST_P(SourceArguments, StructuresAreTakenBySize) {
   }
 }
 
+TEST_P(SourceArguments, LargeStructuresAreTakenBySize) {
+  struct Large {
+    std::array<float, 25'001> all;
+  };
+  std::string const large = "typedef struct { float all[25001]; } Large;\n";
+  for (auto const& kernel : {portable("UNIMEM_BUFFER(Large, x)", "UNIMEM_DATA(Large, x)[1].all[25000] = 3;", large),
+                             plain(pointer("Large", "x"), "x[1].all[25000] = 3;", large)}) {
+    auto x = made<Large>(2);
+    EXPECT_EQ(reason(kernel, readwrite(x)), "accepted");
+    EXPECT_EQ(x.host_view()[1].all[25'000], 3.0F);
+    auto small = made<Particle>(6'251);
+    EXPECT_THAT(reason(kernel, readwrite(small)), ::testing::HasSubstr("the kernel takes a structure of 100004 bytes"));
+    expect_untouched(small, "a smaller structure");
+  }
+}
+
+TEST_P(SourceArguments, StructuresByValueAreTakenBySize) {
+  struct Pair {
+    float x, y;
+  };
+  std::string const particle =
+      "typedef struct { float x, y, z; int kind; } Particle;\nstruct Pair { float x, y; };\ntypedef struct Pair "
+      "Pair;\n";
+  for (auto const& kernel : both("unimem_f32", false, ", Particle p, Pair q", "p.kind + p.z + q.y", particle)) {
+    auto x = made<float>();
+    EXPECT_EQ(reason(kernel, readwrite(x), Particle{1, 2, 3, 4}, Pair{5, 6}), "accepted");
+    EXPECT_EQ(x.host_view()[0], 13.0F);
+    auto y = made<float>();
+    auto const refused = [&](auto const& p, auto const& q, std::string const& why) {
+      EXPECT_THAT(reason(kernel, readwrite(y), p, q), ::testing::HasSubstr(why));
+    };
+    refused(Pair{}, Pair{}, "argument 2 for parameter");
+    refused(Pair{}, Pair{}, "the kernel takes a structure of 16 bytes");
+    refused(Particle{}, Particle{}, "the kernel takes a structure of 8 bytes");
+    refused(Particle{}, std::array<float, 3>{}, "the kernel takes a structure of 8 bytes");
+    refused(Particle{}, std::uint64_t{}, "the kernel takes a structure of 8 bytes");
+    refused(Particle{}, 1.0, "is 1 of type double, the kernel takes a structure of 8 bytes");
+    expect_untouched(y, "structures of other sizes");
+  }
+}
+
 TEST_P(SourceArguments, VectorsTakeTheirNumber) {
   auto const& four = GetParam().vector_of_four_floats;
   for (auto const& kernel : {portable("UNIMEM_BUFFER(" + four + ", x)", "UNIMEM_DATA(" + four + ", x)[0].y = 3;"),

@@ -47,6 +47,32 @@ TEST_F(OpenClArguments, ImagesAndSamplersAreRefusedByName) {
   EXPECT_EQ(x.statistics().host_to_device_copies, 0U);
 }
 
+TEST_F(OpenClArguments, ATypeThatIsNotToBeHadHidesNoOther) {
+  x.fill(0);
+  constexpr auto source = R"cl(
+    struct Opaque;
+    typedef float real;
+    __kernel void entry(__global struct Opaque* x, real a) { *(__global float*)x = a; })cl";
+  EXPECT_THAT(reason(source, readwrite(x), 1),
+              HasSubstr("parameter 'a' (real) is 1 of type int, the kernel takes f32"));
+  EXPECT_THAT(reason(source, readwrite(x), 1.0), HasSubstr("argument 2"));
+  EXPECT_EQ(x.statistics().host_to_device_copies, 0U);
+  EXPECT_EQ(reason(source, readwrite(x), 1.0F), "accepted");
+  EXPECT_EQ(x.host_view()[0], 1.0F);
+}
+
+TEST_F(OpenClArguments, AScalarOfATypeThatIsNotToBeHadIsRefused) {
+  x.fill(0);
+  constexpr auto source = R"cl(
+    typedef struct { float one; } real;
+    __kernel void entry(__global float* x, real a) { x[0] = a.one; }
+    #define real 7 +
+  )cl";
+  EXPECT_THAT(reason(source, readwrite(x), 1.0F),
+              HasSubstr("parameter 'a' (real) is of a type that the compiler tells"));
+  EXPECT_EQ(x.statistics().host_to_device_copies, 0U);
+}
+
 TEST_F(OpenClArguments, MemoryOfAGroupIsRefusedByName) {
   x.fill(0);
   EXPECT_THAT(reason("__kernel void entry(__global float* x, __local float* shared) { x[0] = 1; }", readwrite(x), 1U),

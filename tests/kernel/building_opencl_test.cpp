@@ -11,6 +11,7 @@
 #include <barrier>
 #include <chrono>
 #include <future>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -71,6 +72,65 @@ TEST_F(BuildingUnderOpenCl, ABuildThatFailedIsTriedAgain) {
   for (int attempt = 1; attempt < 3; ++attempt) {
     EXPECT_THROW(bad.build(faulty_device()), KernelError);
     EXPECT_EQ(builds(), attempt);
+  }
+}
+
+TEST_F(BuildingUnderOpenCl, KernelsOfOneSourceAreCompiledTogether) {
+  KernelSource source{.text = R"cl(
+    UNIMEM_KERNEL set(UNIMEM_BUFFER(float, x)) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] = VALUE; }
+    UNIMEM_KERNEL twice(UNIMEM_BUFFER(float, x)) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= 2; })cl",
+                      .defines = {{"VALUE", "3"}}};
+  UnifiedBuffer<float> x(10, at(faulty_device()));
+  {
+    auto const set = Kernel("set").source(source), twice = Kernel("twice").source(source);
+    launch(set, Range{10}, write(x));
+    launch(twice, Range{10}, readwrite(x));
+    EXPECT_THAT(x.to_vector(), Each(6.0F));
+    EXPECT_THROW(Kernel("absent").source(source).build(faulty_device()), KernelError);
+    EXPECT_EQ(builds(), 1);
+    source.defines["VALUE"] = "4";
+    launch(Kernel("set").source(source), Range{10}, write(x));
+    EXPECT_THAT(x.to_vector(), Each(4.0F));
+    EXPECT_EQ(builds(), 2);
+  }
+  source.defines["VALUE"] = "3";
+  launch(Kernel("set").source(source), Range{10}, write(x)).wait();
+  EXPECT_EQ(builds(), 3) << "what no kernel has is not kept";
+}
+
+TEST_F(BuildingUnderOpenCl, KernelsOfOneSourceAreBuiltAndRunByManyThreads) {
+  constexpr std::size_t threads = 4;
+  KernelSource source;
+  for (std::size_t i = 0; i < threads; ++i) {
+    source.text += "UNIMEM_KERNEL add_" + std::to_string(i) +
+                   "(UNIMEM_BUFFER(int, x)) { UNIMEM_DATA(int, x)[UNIMEM_ITEM_X] += " + std::to_string(i + 1) + "; }\n";
+  }
+  std::vector<Kernel> kernels;
+  for (std::size_t i = 0; i < threads; ++i) kernels.push_back(Kernel("add_" + std::to_string(i)).source(source));
+  std::vector<std::future<void>> running;
+  for (std::size_t i = 0; i < threads; ++i) {
+    running.push_back(std::async(std::launch::async, [&, i] {
+      auto queue = faulty_device().create_queue();
+      UnifiedBuffer<int> x(1000, at(faulty_device()));
+      x.fill(0);
+      for (std::size_t run = 0; run < 100; ++run) launch(queue, kernels[i], Range{1000 - run % 3}, readwrite(x));
+      EXPECT_EQ(x.host_view()[0], 100 * static_cast<int>(i + 1));
+      EXPECT_EQ(x.host_view()[999], 34 * static_cast<int>(i + 1));
+    }));
+  }
+  for (auto& one : running) one.get();
+  EXPECT_EQ(builds(), 1);
+}
+
+TEST_F(BuildingUnderOpenCl, ASourceThatDoesNotBuildIsEachKernelsError) {
+  std::string const source = "UNIMEM_KERNEL one() { undeclared_thing = 1; } UNIMEM_KERNEL two() {}";
+  for (std::string const name : {"one", "two"}) {
+    try {
+      Kernel(name).source(source).build(faulty_device());
+      FAIL() << "it was built";
+    } catch (KernelError const& error) {
+      EXPECT_EQ(error.name, name);
+    }
   }
 }
 

@@ -46,8 +46,8 @@ class UNIMEM_API KernelConstant {
 /// Constants by the names that the source has for them.
 using KernelConstants = std::map<std::string, KernelConstant, std::less<>>;
 
-/// A kernel's source with what it is compiled with. A value: several kernels may be made of one, and are compiled once
-/// for a device then (docs/kernels.md).
+/// A kernel's source with what it is compiled with. A value: several kernels may be made of one, which OpenCL compiles
+/// together then (docs/kernels.md).
 struct KernelSource {
   std::string text;             ///< as `Kernel::source` takes it
   std::string name = "source";  ///< what compilers' logs call it

@@ -83,14 +83,15 @@ ValueType value_of(Parameter const& parameter) noexcept {
 }
 
 std::optional<Parameter> parameter_from(std::uint64_t code) noexcept {
-  auto const kind = code & 7, element = code >> 20 & 7, lanes = code >> 39;
+  auto const kind = code & 7, element = code >> 20 & 7, lanes = code >> 55;
   if (kind < 1 || kind > 5) return std::nullopt;
   Parameter result{static_cast<Parameter::Kind>(kind), static_cast<std::size_t>(code >> 3 & 0xFFFF), false, {}};
   if (result.kind != Parameter::Kind::buffer) return code >> 19 == 0 ? std::optional{result} : std::nullopt;
   if (element < 1 || element > 5 || lanes < 1 || lanes > 4) return std::nullopt;
-  auto const bytes = static_cast<std::size_t>(code >> 23 & 0xFFFF);
+  auto const bytes = static_cast<std::size_t>(code >> 23 & 0xFFFF'FFFF);
   result.is_const = (code >> 19 & 1) != 0;
-  result.element = {number_of(static_cast<Parameter::Kind>(element)), bytes < Parameter::largest ? bytes : 0, lanes};
+  result.element = {number_of(static_cast<Parameter::Kind>(element)), bytes < Parameter::largest_element ? bytes : 0,
+                    lanes};
   return result;
 }
 
@@ -99,7 +100,7 @@ std::uint64_t code_of(Parameter const& parameter) noexcept {
   if (parameter.kind == Parameter::Kind::buffer) {
     code |= std::uint64_t{parameter.is_const} << 19 |
             static_cast<std::uint64_t>(kind_of(parameter.element.number)) << 20 |
-            std::uint64_t{parameter.element.bytes} << 23 | std::uint64_t{parameter.element.lanes} << 39;
+            std::uint64_t{parameter.element.bytes} << 23 | std::uint64_t{parameter.element.lanes} << 55;
   }
   return code;
 }

@@ -20,7 +20,8 @@ struct Parameter {
   bool is_const = false;  ///< of a buffer
   ValueType element{};    ///< of a buffer
 
-  static constexpr std::size_t largest = 65535;
+  static constexpr std::size_t largest = 0xFFFF;
+  static constexpr std::size_t largest_element = 0xFFFF'FFFF;  ///< stands for all that is larger, likewise
 
   friend bool operator==(Parameter const&, Parameter const&) = default;
 };

@@ -185,13 +185,13 @@ UNIMEM_EACH_LENGTH(longlong) UNIMEM_EACH_LENGTH(ulonglong) UNIMEM_EACH_LENGTH(fl
 #undef UNIMEM_VECTOR_ELEMENT
 #endif
 
-__device__ constexpr unimem_u64 unimem_size_code(unimem_u64 unimem_s) { return unimem_s < 65535 ? unimem_s : 65535; }
+__device__ constexpr unimem_u64 unimem_least(unimem_u64 unimem_a, unimem_u64 unimem_b) { return unimem_a < unimem_b ? unimem_a : unimem_b; }
 template <class unimem_t> struct unimem_code {
-  static const unimem_u64 value = unimem_kind<unimem_t>::value | unimem_size_code(sizeof(unimem_t)) << 3;
+  static const unimem_u64 value = unimem_kind<unimem_t>::value | unimem_least(sizeof(unimem_t), 0xFFFF) << 3;
 };
 template <class unimem_e, unimem_u64 unimem_c> struct unimem_pointer_code {
   static const unimem_u64 value = 1 | sizeof(void*) << 3 | unimem_c << 19 | unimem_element<unimem_e>::kind << 20 |
-                                  unimem_size_code(unimem_element<unimem_e>::bytes) << 23 | unimem_element<unimem_e>::lanes << 39;
+                                  unimem_least(unimem_element<unimem_e>::bytes, 0xFFFFFFFF) << 23 | unimem_element<unimem_e>::lanes << 55;
 };
 template <class unimem_e> struct unimem_code<unimem_e*> : unimem_pointer_code<unimem_e, 0> {};
 template <class unimem_e> struct unimem_code<volatile unimem_e*> : unimem_pointer_code<unimem_e, 0> {};

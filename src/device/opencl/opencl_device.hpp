@@ -2,6 +2,7 @@
 
 #include <unimem/device/device.hpp>
 
+#include "device/opencl/built_programs.hpp"
 #include "device/opencl/handle.hpp"
 #include "device/opencl/hardware.hpp"
 
@@ -68,6 +69,8 @@ class OpenClDevice final : public Device {
   [[nodiscard]] bool is_pocl() const noexcept { return hardware_.is_pocl; }
   [[nodiscard]] std::string const& compiler() const noexcept { return hardware_.compiler; }
 
+  [[nodiscard]] BuiltPrograms& programs() noexcept { return programs_; }
+
   /// See `adopt_queue`.
   [[nodiscard]] Queue adopt(cl_command_queue foreign);
 
@@ -86,6 +89,7 @@ class OpenClDevice final : public Device {
   Hardware hardware_;
   OpenClOptions options_;
   ContextHandle context_;
+  BuiltPrograms programs_;
   std::once_flag compiler_loaded_;
   mutable std::once_flag link_measured_;
   mutable LinkCost link_;

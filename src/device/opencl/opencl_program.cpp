@@ -2,11 +2,9 @@
 
 #include <unimem/core/error.hpp>
 
-#include "device/fast_math.hpp"
 #include "device/group_words.hpp"
 #include "device/opencl/code.hpp"
 #include "device/opencl/opencl_device.hpp"
-#include "device/opencl/prelude.cl.hpp"
 #include "device/opencl/scalar_type.hpp"
 #include "device/source_kernels.hpp"
 
@@ -22,16 +20,6 @@
 namespace unimem::detail::opencl {
 namespace {
 
-std::string build_log(Api const& api, cl_program program, cl_device_id device) {
-  std::size_t size = 0;
-  if (api.clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, 0, nullptr, &size) != CL_SUCCESS) return {};
-  std::string log(size, '\0');
-  if (size != 0) api.clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, size, log.data(), nullptr);
-  log.resize(std::min(log.find('\0'), log.size()));
-  while (!log.empty() && log.back() == '\n') log.pop_back();
-  return log;
-}
-
 /// The kernels a program has, as "a, b"; empty if there are none or the driver does not tell.
 std::string kernel_names(Api const& api, cl_program program) {
   std::size_t size = 0;
@@ -46,7 +34,7 @@ std::string kernel_names(Api const& api, cl_program program) {
 
 }  // namespace
 
-OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& source)
+OpenClProgram::OpenClProgram(OpenClDevice& device, ProgramSource const& source)
     : api_(device.api()),
       name_(source.name),
       device_id_(device.id()),
@@ -56,23 +44,12 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   if (source.source.empty()) {
     throw KernelError(name_, fmt::format("has no source form, which {} needs", device_id_));
   }
-  auto const whole = with_prelude(source.source, device.info().is_gpu);
-  auto const* text = whole.c_str();
-  auto const length = whole.size();
-  cl_int code = CL_SUCCESS;
-  program_ = {api_, api_.clCreateProgramWithSource(context_, 1, &text, &length, &code)};
-  check(code, "clCreateProgramWithSource");
   auto* const hardware = device.native_id();
-  auto const* const options =
-      asks_fast_math(source.source) ? "-cl-kernel-arg-info -cl-fast-relaxed-math" : "-cl-kernel-arg-info";
-  code = api_.clBuildProgram(program_.get(), 1, &hardware, options, nullptr, nullptr);
-  if (code != CL_SUCCESS) {
-    throw KernelError(name_, fmt::format("does not build on {} ({})", device_id_, code_name(code)),
-                      build_log(api_, program_.get(), hardware));
-  }
-  kernel_ = {api_, api_.clCreateKernel(program_.get(), name_.c_str(), &code)};
+  program_ = device.programs().get(device, source);
+  cl_int code = CL_SUCCESS;
+  kernel_ = {api_, api_.clCreateKernel(program_->get(), name_.c_str(), &code)};
   if (code == CL_INVALID_KERNEL_NAME) {
-    auto const names = kernel_names(api_, program_.get());
+    auto const names = kernel_names(api_, program_->get());
     throw KernelError(name_, names.empty() ? "the source defines no kernel"
                                            : fmt::format("the source has no such entry; it defines {}", names));
   }

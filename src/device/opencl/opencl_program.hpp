@@ -29,8 +29,9 @@ class OpenClDevice;
 /// Integers are converted to the parameter's width where the compiler tells what that is.
 class OpenClProgram final : public Program {
  public:
-  /// Compiles. Throws KernelError with the log, or naming the kernels there are when the entry is missing.
-  OpenClProgram(OpenClDevice const& device, ProgramSource const& source);
+  /// Compiles, unless another kernel of the same source has done so. Throws KernelError with the log, or naming the
+  /// kernels there are when the entry is missing.
+  OpenClProgram(OpenClDevice& device, ProgramSource const& source);
   ~OpenClProgram() override;
 
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
@@ -67,7 +68,7 @@ class OpenClProgram final : public Program {
   std::string compiler_;
   std::size_t alignment_;
   cl_context context_;
-  ProgramHandle program_;
+  std::shared_ptr<ProgramHandle const> program_;
   KernelHandle kernel_;
   Parameters parameters_;
   bool portable_ = false;

@@ -8,6 +8,8 @@
 #include "device/opencl/type_probe.hpp"
 #include "device/source_kernels.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -122,7 +124,15 @@ void find_values(Parameters& parameters, Api const& api, cl_context context, cl_
     names.push_back(std::move(type));
   }
   auto const found = probe_types(api, context, device, source.source, names);
-  for (std::size_t i = 0; i < unknown.size(); ++i) unknown[i]->value = found[i];
+  for (std::size_t i = 0; i < unknown.size(); ++i) {
+    unknown[i]->value = found[i];
+    // Of a buffer too little may be known, as of one of void. A scalar is copied, and PoCL never looks how much of it.
+    if (found[i].is_known() || unknown[i]->kind != Kind::scalar) continue;
+    throw KernelError(source.name,
+                      fmt::format("parameter '{}' ({}) is of a type that the compiler tells nothing of, so "
+                                  "no argument can be checked against it",
+                                  unknown[i]->name, unknown[i]->type));
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 
 namespace unimem::detail::opencl {
 namespace {
@@ -26,31 +27,32 @@ constexpr std::string_view is_wide_float = R"(
 #endif
 )";
 
+/// A size is told in two parts: Rusticl keeps 16 bits of each number.
+constexpr std::size_t part = 32768;
+
 std::string probe_of(std::size_t index, std::string_view type) {
   auto number = fmt::format("1 + {} * UNIMEM_IS_DOUBLE({})", numbers.size() + 1, type);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     number += fmt::format(" + {} * __builtin_types_compatible_p({}, {})", i + 1, type, numbers[i]);
   }
   return fmt::format(
-      "__kernel __attribute__((reqd_work_group_size(sizeof({}), {}, 1))) void unimem_probe_{}(void) {{}}\n", type,
-      number, index);
+      "__kernel __attribute__((reqd_work_group_size(1 + sizeof({0}) % {1}, {2}, 1 + sizeof({0}) / {1}))) void "
+      "unimem_probe_{3}(void) {{}}\n",
+      type, part, number, index);
 }
 
 ValueType type_from(std::array<std::size_t, 3> const& told) {
-  auto const [bytes, place, one] = told;
-  if (bytes == 0 || place == 0) return {};
-  if (place == 1) return {ValueType::Number::none, bytes};
+  auto const [below, place, parts] = told;
+  if (below == 0 || place == 0 || parts == 0) return {};
+  if (place == 1) return {ValueType::Number::none, below - 1 + (parts - 1) * part};
   auto const name = place - 2 < numbers.size() ? numbers[place - 2] : wide_float;
   auto const type = find_scalar_type(name);
   return type ? value_type(*type) : ValueType{};
 }
 
-}  // namespace
-
-std::vector<ValueType> probe_types(Api const& api, cl_context context, cl_device_id device, std::string_view source,
-                                   std::span<const std::string> names) {
-  std::vector<ValueType> result(names.size());
-  if (names.empty()) return result;
+/// Nothing where the compiler refuses one of them.
+std::optional<std::vector<ValueType>> probe_together(Api const& api, cl_context context, cl_device_id device,
+                                                     std::string_view source, std::span<const std::string> names) {
   auto text = with_prelude(source).append(is_wide_float);
   for (std::size_t i = 0; i < names.size(); ++i) text += probe_of(i, names[i]);
   auto const* begin = text.c_str();
@@ -58,8 +60,9 @@ std::vector<ValueType> probe_types(Api const& api, cl_context context, cl_device
   cl_int code = CL_SUCCESS;
   ProgramHandle const program{api, api.clCreateProgramWithSource(context, 1, &begin, &length, &code)};
   if (code != CL_SUCCESS || api.clBuildProgram(program.get(), 1, &device, "", nullptr, nullptr) != CL_SUCCESS) {
-    return result;
+    return std::nullopt;
   }
+  std::vector<ValueType> result(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     KernelHandle const kernel{api, api.clCreateKernel(program.get(), fmt::format("unimem_probe_{}", i).c_str(), &code)};
     std::array<std::size_t, 3> told{};
@@ -67,6 +70,19 @@ std::vector<ValueType> probe_types(Api const& api, cl_context context, cl_device
                                                            sizeof told, told.data(), nullptr) == CL_SUCCESS) {
       result[i] = type_from(told);
     }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<ValueType> probe_types(Api const& api, cl_context context, cl_device_id device, std::string_view source,
+                                   std::span<const std::string> names) {
+  if (names.empty()) return {};
+  if (auto const all = probe_together(api, context, device, source, names)) return *all;
+  std::vector<ValueType> result(names.size());  // one that cannot be asked for says nothing of the others
+  for (std::size_t i = 0; names.size() > 1 && i < names.size(); ++i) {
+    if (auto const one = probe_together(api, context, device, source, names.subspan(i, 1))) result[i] = one->front();
   }
   return result;
 }
