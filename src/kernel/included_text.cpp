@@ -95,6 +95,7 @@ class Expansion {
       }
       check_size(text_.size(), file.name);
     }
+    if (chain_.size() > 1) put_end(lines.in_comment());
     chain_.pop_back();
   }
 
@@ -110,6 +111,14 @@ class Expansion {
     if (file->once) text_ += fmt::format("#ifndef UNIMEM_ONCE_{0}\n#define UNIMEM_ONCE_{0}\n", file->number);
     put(*file);
     if (file->once) text_ += "#endif\n";
+  }
+
+  /// No line and no comment of an included file goes on in the file that includes it.
+  void put_end(bool in_comment) {
+    if (text_.ends_with("\\\n")) text_ += '\n';
+    if (!in_comment) return;
+    text_ += "*/\n";
+    put_error(chain_.back().file->name, "ends within a comment");
   }
 
   void put_line_directive() {

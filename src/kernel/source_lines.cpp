@@ -21,6 +21,11 @@ bool skip_blanks(std::string_view& text) {
   }
 }
 
+/// What goes on after the line of a directive's rest; compilers ignore all else there.
+std::string_view comment_in(std::string_view rest) {
+  return skip_blanks(rest) || rest.starts_with("//") ? rest : std::string_view{};
+}
+
 bool is_letter_or_digit(char c) {
   return SourceWords::begins_word(c) || (c >= '0' && c <= '9');
 }
@@ -40,9 +45,10 @@ bool SourceLines::next(std::string_view& line) {
   left_.remove_prefix(std::min(line.size() + 1, left_.size()));
   include_ = goes_on_ ? std::nullopt : find_include(line);
   if (include_) in_ = In::code;
-  read_over(include_ ? include_->after : line);
-  auto const last = line.find_last_not_of(blanks);
-  goes_on_ = last != std::string_view::npos && line[last] == '\\';
+  auto const rest = include_ ? include_->after : line;
+  read_over(rest);
+  auto const last = rest.find_last_not_of(blanks);
+  goes_on_ = last != std::string_view::npos && rest[last] == '\\';
   if (!goes_on_ && in_ != In::block_comment) in_ = In::code;
   return true;
 }
@@ -61,7 +67,7 @@ std::optional<IncludeLine> SourceLines::find_include(std::string_view line) cons
   if (skip_blanks(rest)) return std::nullopt;
   if (take(rest, "pragma")) {
     if (skip_blanks(rest) || !take(rest, "once")) return std::nullopt;
-    found.after = rest;
+    found.after = comment_in(rest);
     return found;
   }
   if (!take(rest, "include") || skip_blanks(rest) || rest.empty()) return std::nullopt;
@@ -70,7 +76,7 @@ std::optional<IncludeLine> SourceLines::find_include(std::string_view line) cons
   auto const end = rest.find(found.is_quoted ? '"' : '>', 1);
   if (end == std::string_view::npos || end == 1) return std::nullopt;
   found.name = rest.substr(1, end - 1);
-  found.after = rest.substr(end + 1);
+  found.after = comment_in(rest.substr(end + 1));
   return found;
 }
 

@@ -10,7 +10,7 @@ struct IncludeLine {
   std::string_view before;  ///< the end of a comment that began on an earlier line
   std::string_view name;    ///< of the file; empty: `#pragma once`
   bool is_quoted = false;   ///< "name", not <name>
-  std::string_view after;
+  std::string_view after;   ///< a comment that is not at its end yet
 
   [[nodiscard]] bool is_once() const noexcept { return name.empty(); }
 };
@@ -24,6 +24,8 @@ class SourceLines {
   [[nodiscard]] bool next(std::string_view& line);
   /// What the line that `next` gave last includes; nothing if it is no such line.
   [[nodiscard]] std::optional<IncludeLine> const& include() const noexcept { return include_; }
+  /// Whether the last line ended within a comment.
+  [[nodiscard]] bool in_comment() const noexcept { return in_ == In::block_comment; }
 
  private:
   enum class In : unsigned char { code, line_comment, block_comment, literal };

@@ -13,9 +13,21 @@
 namespace unimem::fuzz {
 namespace {
 
-constexpr std::array names{"allocation_log", "buffer_ref",  "control_groups", "disk_cache", "journal",
-                           "kernel_source",  "limits",      "manifest",       "npy",        "npz",
-                           "safetensors",    "saved_state", "sim_options",    "size"};
+constexpr std::array names{"allocation_log",
+                           "buffer_ref",
+                           "control_groups",
+                           "disk_cache",
+                           "included_text",
+                           "journal",
+                           "kernel_source",
+                           "limits",
+                           "manifest",
+                           "npy",
+                           "npz",
+                           "safetensors",
+                           "saved_state",
+                           "sim_options",
+                           "size"};
 
 struct Count {
   std::size_t seeds = 0;

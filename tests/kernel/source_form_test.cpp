@@ -61,7 +61,22 @@ TEST(SourceForm, OptionsStandBeforeTheText) {
 
 TEST(SourceForm, HeadersTakeThePlaceOfTheirLines) {
   EXPECT_EQ(whole({.text = "a\n # include /* b */ <b.h> // c\nd\n", .name = "a.cl", .headers = {{"b.h", "b"}}}),
-            "#line 1 \"a.cl\"\na\n#line 1 \"b.h\"\nb\n#line 2 \"a.cl\"\n // c\nd\n");
+            "#line 1 \"a.cl\"\na\n#line 1 \"b.h\"\nb\n#line 2 \"a.cl\"\n// c\nd\n");
+}
+
+TEST(SourceForm, WhatStandsBehindAnIncludeIsNoCode) {
+  EXPECT_EQ(whole({.text = "#include \"b.h\" x #include \"b.h\"\nd\n", .headers = {{"b.h", "b"}}}),
+            "#line 1 \"source\"\n#line 1 \"b.h\"\nb\n#line 1 \"source\"\n\nd\n");
+  EXPECT_EQ(whole({.text = "#include <b.h> /* c */ /* d\n*/ e\n", .headers = {{"b.h", "b"}}}),
+            "#line 1 \"source\"\n#line 1 \"b.h\"\nb\n#line 1 \"source\"\n/* d\n*/ e\n");
+}
+
+TEST(SourceForm, NothingOfAFileGoesOnBehindItsEnd) {
+  KernelSource source{.text = "#include \"b.h\"\nd\n", .headers = {{"b.h", "b \\"}}};
+  EXPECT_THAT(whole(source), HasSubstr("b \\\n\n#line 1 \"source\"\n\nd\n"));
+  source.headers["b.h"] = "b /* c";
+  EXPECT_THAT(whole(source), HasSubstr("b /* c\n*/\n#line 2 \"b.h\"\n#error \"b.h\" ends within a comment: b.h:2, "
+                                       "included from source:1\n#line 1 \"source\"\n\nd\n"));
 }
 
 TEST(SourceForm, OnlyDirectivesInclude) {
