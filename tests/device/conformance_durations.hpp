@@ -64,6 +64,13 @@ inline void expect_durations(Device& device) {
     EXPECT_LT(*duration(held), held_for) << "what it waited for is not its own";
   }
 
+  auto const program = device.compile(add_kernel());
+  std::vector const arguments{memory_argument(piece.memory()), scalar_argument(std::uint32_t{1})};
+  ProgramRun const once{program, Range{piece.memory().bytes / 4}, arguments};
+  auto const captured = queue.run(queue.capture({once, once, once}));
+  captured.wait();
+  EXPECT_NE(duration(captured), std::nullopt);
+
   // The oldest make room: each of the latest 1,024 is known.
   auto const oldest = queue.fill(piece.window(0, 4), repeated(4, 1));
   oldest.wait();

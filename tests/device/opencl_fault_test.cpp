@@ -133,6 +133,66 @@ TEST_F(OpenClFaultsTest, DependentWorkReportsTheFirstFailure) {
   EXPECT_EQ(ordered.wait_for_error(), nullptr) << "what was only ordered behind it is not touched";
 }
 
+class OpenClCapturedRunsTest : public OpenClFaultsTest {
+ protected:
+  /// Three runs in a row, each of which counts one more, from 0.
+  std::shared_ptr<CapturedRuns const> three(Queue& queue) {
+    counter_ = take(faulty_device(), 64);
+    queue.fill(counter_, repeated(1, 0)).wait();
+    auto const program = compile(faulty_device(), "count",
+                                 "UNIMEM_KERNEL count(UNIMEM_BUFFER(unimem_u8, x)) { ++*UNIMEM_DATA(unimem_u8, x); }");
+    ProgramRun const run{program, {1}, {memory_argument(counter_)}};
+    return queue.capture({run, run, run});
+  }
+  std::byte count(Queue& queue) const {
+    std::byte result{};
+    queue.download(&result, counter_, 1).wait();
+    return result;
+  }
+
+ private:
+  DeviceMemory counter_;
+};
+
+TEST_F(OpenClCapturedRunsTest, FailWithTheFirstOfThem) {
+  auto queue = faulty_device().create_queue();
+  auto const runs = three(queue);
+  faults().fail_next_run = CL_OUT_OF_RESOURCES;
+  auto const failed = queue.run(runs);
+  EXPECT_THROW(failed.wait(), DeviceError);
+  queue.run(runs).wait();
+  EXPECT_EQ(count(queue), std::byte{6}) << "the others ran, and all do the next time";
+}
+
+TEST_F(OpenClCapturedRunsTest, FailWhereTheDriverRefusesALaterOne) {
+  auto queue = faulty_device().create_queue();
+  auto const runs = three(queue);
+  faults() = {.refuse_run = CL_OUT_OF_RESOURCES, .runs_before_refusal = 2};
+  auto const before = queue.record();
+  auto const failed = queue.run(runs);
+  faults() = {};
+  EXPECT_EQ(failed.ticket(), before.ticket() + 1) << "one ticket for all";
+  try {
+    failed.wait();
+    FAIL() << "refused work ended well";
+  } catch (DeviceError const& error) {
+    EXPECT_EQ(error.call, "clEnqueueNDRangeKernel");
+    EXPECT_EQ(error.code, CL_OUT_OF_RESOURCES);
+  }
+  EXPECT_EQ(count(queue), std::byte{2});
+}
+
+TEST_F(OpenClCapturedRunsTest, TakeNoTicketWhereTheDriverRefusesTheFirst) {
+  auto queue = faulty_device().create_queue();
+  auto const runs = three(queue);
+  auto const before = queue.record();
+  faults() = {.refuse_run = CL_OUT_OF_RESOURCES};
+  EXPECT_THROW(queue.run(runs), DeviceError);
+  faults() = {};
+  EXPECT_EQ(queue.record(), before);
+  EXPECT_EQ(count(queue), std::byte{0});
+}
+
 TEST_F(OpenClFaultsTest, WorkOfUnknownStatusHasFailed) {
   auto const memory = take(faulty_device(), 64);
   auto const source = noise(64, 1);

@@ -19,12 +19,14 @@ namespace unimem {
 
 /// What the faulty driver shall do wrong next. Codes of OpenCL; CL_SUCCESS: nothing.
 struct OpenClFaults {
-  cl_int refuse_context = CL_SUCCESS;     ///< clCreateContext
-  cl_int refuse_queue = CL_SUCCESS;       ///< clCreateCommandQueue
-  cl_int refuse_buffer = CL_SUCCESS;      ///< clCreateBuffer
-  cl_int refuse_upload = CL_SUCCESS;      ///< clEnqueueWriteBuffer, at once
-  cl_int refuse_fill = CL_SUCCESS;        ///< clEnqueueFillBuffer, at once
-  cl_int fail_next_run = CL_SUCCESS;      ///< the next clEnqueueNDRangeKernel is accepted, runs, and ends with this
+  cl_int refuse_context = CL_SUCCESS;  ///< clCreateContext
+  cl_int refuse_queue = CL_SUCCESS;    ///< clCreateCommandQueue
+  cl_int refuse_buffer = CL_SUCCESS;   ///< clCreateBuffer
+  cl_int refuse_upload = CL_SUCCESS;   ///< clEnqueueWriteBuffer, at once
+  cl_int refuse_fill = CL_SUCCESS;     ///< clEnqueueFillBuffer, at once
+  cl_int fail_next_run = CL_SUCCESS;   ///< the next clEnqueueNDRangeKernel is accepted, runs, and ends with this
+  cl_int refuse_run = CL_SUCCESS;      ///< clEnqueueNDRangeKernel, at once, after `runs_before_refusal` of them
+  int runs_before_refusal = 0;
   cl_int refuse_event_info = CL_SUCCESS;  ///< clGetEventInfo
   bool hide_parameters = false;           ///< clGetKernelArgInfo tells nothing, which the specification allows
 };
@@ -83,6 +85,7 @@ class FaultyOpenCl {
                                        std::size_t const* offset, std::size_t const* global, std::size_t const* local,
                                        cl_uint count, cl_event const* list, cl_event* event) {
       auto& self = instance();
+      if (self.faults.refuse_run != CL_SUCCESS && self.faults.runs_before_refusal-- == 0) return self.faults.refuse_run;
       auto const code =
           self.real_.clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, global, local, count, list, event);
       if (code == CL_SUCCESS && self.faults.fail_next_run != CL_SUCCESS) self.doom(*event);

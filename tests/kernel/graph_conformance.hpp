@@ -18,6 +18,7 @@
 #include <ostream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -304,6 +305,23 @@ TEST_P(Graphs, CaptureOneQueuesLaunches) {
   EXPECT_THROW(std::ignore = capture(queue, nullptr), InvalidArgument);
   graph.launch(other);
   EXPECT_EQ(x.to_vector(), Words(count, 2));
+}
+
+TEST_P(Graphs, MayBeLaunchedFromSeveralThreads) {
+  auto x = synchronized(0);
+  auto const graph = capture(queue, [&] {
+    affine(x, 1, 1);
+    affine(x, 1, 2);
+  });
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      auto own = on.create_queue();
+      for (int j = 0; j < 25; ++j) graph.launch(own).wait();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(x.to_vector(), Words(count, 300));
 }
 
 TEST_P(Graphs, RefuseWrongLaunches) {

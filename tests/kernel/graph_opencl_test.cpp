@@ -1,6 +1,6 @@
 #include "kernel/graph_conformance.hpp"
 
-// Graphs under OpenCL, whose launches are submitted one by one.
+// Graphs under OpenCL, whose launches are one piece of work of one call each.
 
 namespace unimem {
 namespace {

@@ -22,8 +22,9 @@ class Recording;
 ///     });
 ///     for (int i = 0; i < 1000; ++i) step.launch(queue);
 ///
-/// On CUDA it is a CUDA graph, and one call of the driver submits it; elsewhere the launches are submitted one by one.
-/// What they do to the bytes, and when, is the same everywhere.
+/// On CUDA it is a CUDA graph, and one call of the driver submits it; under OpenCL the driver gets launches whose
+/// arguments are set already, as one piece of work; elsewhere the launches are submitted one by one. What they do to
+/// the bytes, and when, is the same everywhere. When it pays: docs/kernels.md.
 ///
 /// Scalars are as they were when they were captured. The buffers' device memory is leased as long as the graph lives:
 /// neither evicted nor moved, nor given back when a buffer goes. A graph may outlive its buffers, and can then no
@@ -67,9 +68,8 @@ class UNIMEM_API Graph {
 /// of another. Whatever else `launches` does, happens at once.
 ///
 /// If a captured launch throws, or `launches` itself, that comes out of here, also where `launches` has caught the
-/// former; nothing was captured then, and nothing has changed. What only the driver knows of a kernel's arguments may
-/// show when the graph is launched (OpenCL). Throws UnsupportedOperation as well while the driver's own stream is being
-/// captured by another library.
+/// former; nothing was captured then, and nothing has changed. Throws UnsupportedOperation as well while the driver's
+/// own stream is being captured by another library.
 [[nodiscard]] UNIMEM_API Graph capture(Queue& queue, std::function<void()> const& launches);
 
 }  // namespace unimem

@@ -1,5 +1,9 @@
 #include "device/opencl/command.hpp"
 
+#include <algorithm>
+#include <array>
+#include <span>
+
 namespace unimem::detail::opencl {
 
 DriverCommand::Outcome Command::outcome() noexcept {
@@ -27,9 +31,13 @@ DriverCommand::Outcome Command::outcome() noexcept {
 }
 
 void Command::wait() const noexcept {
-  for (auto const& [event, call] : events) {
-    auto* const handle = event.get();
-    api_.clWaitForEvents(1, &handle);
+  std::array<cl_event, 64> list{};
+  for (std::size_t from = 0; from < events.size(); from += list.size()) {
+    auto const some = std::span{events}.subspan(from, std::min(list.size(), events.size() - from));
+    std::ranges::transform(some, list.begin(), [](DriverEvent const& one) { return one.event.get(); });
+    if (api_.clWaitForEvents(static_cast<cl_uint>(some.size()), list.data()) == CL_SUCCESS) continue;
+    // With a failure among them a driver may return before the others have ended.
+    for (std::size_t i = 0; i < some.size(); ++i) api_.clWaitForEvents(1, &list[i]);
   }
 }
 

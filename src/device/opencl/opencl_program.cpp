@@ -200,7 +200,26 @@ void OpenClProgram::enqueue(Command& command, cl_command_queue queue, Range rang
   check_count(arguments);
   command.windows = windows(arguments);
   std::lock_guard const lock{mutex_};
-  set_arguments(arguments, command.windows);
+  set_arguments(kernel_.get(), arguments, command.windows);
+  enqueue(command, queue, range, kernel_.get());
+}
+
+OpenClProgram::ReadyKernel OpenClProgram::ready(Range range, std::span<const KernelArgument> arguments) const {
+  check_range(range);
+  check_count(arguments);
+  cl_int code = CL_SUCCESS;
+  ReadyKernel made{{api_, api_.clCreateKernel(program_.get(), name_.c_str(), &code)}, windows(arguments)};
+  check(code, "clCreateKernel");
+  set_arguments(made.kernel.get(), arguments, made.windows);
+  return made;
+}
+
+void OpenClProgram::enqueue(Command& command, cl_command_queue queue, Range range, ReadyKernel const& ready) const {
+  std::lock_guard const lock{mutex_};
+  enqueue(command, queue, range, ready.kernel.get());
+}
+
+void OpenClProgram::enqueue(Command& command, cl_command_queue queue, Range range, cl_kernel kernel) const {
   bool const is_fixed = fixed_group_[0] != 0;
   bool const given = range.has_group();
   if (!portable_ || is_fixed || given || asks_range_ || group_ == 0 || range.y > 1 || range.z > 1) {
@@ -211,21 +230,21 @@ void OpenClProgram::enqueue(Command& command, cl_command_queue queue, Range rang
                        : given  ? std::array{range.group_size.x, range.group_size.y, range.group_size.z}
                        : order_ ? group_of(range)
                                 : std::array<std::size_t, 3>{};
-    return add(command, queue, dimensions, nullptr, items.data(), group[0] != 0 ? group.data() : nullptr);
+    return add(command, queue, kernel, dimensions, nullptr, items.data(), group[0] != 0 ? group.data() : nullptr);
   }
   // Groups must divide the range, and a driver left to choose takes groups of one for a prime: sixty times slower on
   // PoCL, which also compiles anew for each size it chooses. So: whole groups, then what is left one by one. A portable
   // kernel cannot tell, because it knows its item and not its range.
   std::size_t const one = 1, left = range.x % group_, full = range.x - left;
-  if (full != 0) add(command, queue, 1, nullptr, &full, &group_);
-  if (left != 0) add(command, queue, 1, &full, &left, &one);
+  if (full != 0) add(command, queue, kernel, 1, nullptr, &full, &group_);
+  if (left != 0) add(command, queue, kernel, 1, &full, &left, &one);
 }
 
-void OpenClProgram::add(Command& command, cl_command_queue queue, cl_uint dimensions, std::size_t const* from,
-                        std::size_t const* items, std::size_t const* group) const {
+void OpenClProgram::add(Command& command, cl_command_queue queue, cl_kernel kernel, cl_uint dimensions,
+                        std::size_t const* from, std::size_t const* items, std::size_t const* group) const {
   command.add("clEnqueueNDRangeKernel", [&](cl_event* event) {
     auto const call = [&](cl_uint count, cl_event const* awaited) {
-      return api_.clEnqueueNDRangeKernel(queue, kernel_.get(), dimensions, from, items, group, count, awaited, event);
+      return api_.clEnqueueNDRangeKernel(queue, kernel, dimensions, from, items, group, count, awaited, event);
     };
     if (!order_) return call(0, nullptr);
     PoclRunOrder::Run run{context_, queue};
@@ -236,21 +255,21 @@ void OpenClProgram::add(Command& command, cl_command_queue queue, cl_uint dimens
   });
 }
 
-void OpenClProgram::set_arguments(std::span<const KernelArgument> arguments,
+void OpenClProgram::set_arguments(cl_kernel kernel, std::span<const KernelArgument> arguments,
                                   std::span<const MemoryHandle> windows) const {
   cl_uint index = 0;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     auto const& argument = arguments[i];
     check_kind(i, argument.kind);
     if (argument.kind == KernelArgument::Kind::scalar) {
-      set_scalar(index++, i, argument);
+      set_scalar(kernel, index++, i, argument);
       continue;
     }
     auto* const object = windows[i] ? windows[i].get() : reinterpret_cast<cl_mem>(argument.memory.object);
-    set(index++, i, sizeof(cl_mem), argument.memory.object == 0 ? nullptr : static_cast<void const*>(&object));
+    set(kernel, index++, i, sizeof(cl_mem), argument.memory.object == 0 ? nullptr : static_cast<void const*>(&object));
     if (parameters_.with_offset[i]) {
       cl_ulong const offset = argument.memory.offset;
-      set(index++, i, sizeof offset, &offset);
+      set(kernel, index++, i, sizeof offset, &offset);
     }
   }
 }
@@ -264,27 +283,35 @@ void OpenClProgram::check_kind(std::size_t argument, KernelArgument::Kind kind) 
                                        is_memory ? "a buffer" : "a scalar", argument, wants.type));
 }
 
-void OpenClProgram::set_scalar(cl_uint index, std::size_t argument, KernelArgument const& scalar) const {
+void OpenClProgram::set_scalar(cl_kernel kernel, cl_uint index, std::size_t argument,
+                               KernelArgument const& scalar) const {
   auto const bytes = scalar.scalar_bytes;
   auto const given = std::span{scalar.scalar}.first(bytes);
   auto const type = find_scalar_type(parameters_.takes[argument].type);
-  if (!type || type->bytes == bytes) return set(index, argument, bytes, given.data());
+  if (!type || type->bytes == bytes) return set(kernel, index, argument, bytes, given.data());
   // Not left to the driver: PoCL reads as many bytes as the parameter has, whatever it was given.
   auto const converted = convert_scalar(given, *type);
   if (!converted) {
     throw KernelError(name_, fmt::format("argument {} is {} ({} bytes), which does not fit parameter {} of type {}",
                                          argument, as_hex(given), bytes, argument, type->name));
   }
-  set(index, argument, type->bytes, &*converted);
+  set(kernel, index, argument, type->bytes, &*converted);
 }
 
-void OpenClProgram::set(cl_uint index, std::size_t argument, std::size_t bytes, void const* value) const {
-  auto const code = api_.clSetKernelArg(kernel_.get(), index, bytes, value);
+void OpenClProgram::set(cl_kernel kernel, cl_uint index, std::size_t argument, std::size_t bytes,
+                        void const* value) const {
+  auto const code = api_.clSetKernelArg(kernel, index, bytes, value);
   if (code == CL_SUCCESS) return;
   auto const& type = parameters_.takes[argument].type;
   throw KernelError(
       name_, fmt::format("argument {} ({} bytes) does not fit parameter {}{}: clSetKernelArg: {}", argument, bytes,
                          argument, type.empty() ? "" : " of type " + type, code_name(code)));
+}
+
+OpenClProgram const& own_program(OpenClDevice const& device, Program const* program) {
+  auto const* const ours = dynamic_cast<OpenClProgram const*>(program);
+  if (ours != nullptr && ours->context() == device.context()) return *ours;
+  throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device.id()));
 }
 
 }  // namespace unimem::detail::opencl

@@ -45,12 +45,25 @@ class OpenClProgram final : public Program {
   /// DeviceError if the driver refuses.
   void enqueue(Command& command, cl_command_queue queue, Range range, std::span<const KernelArgument> arguments) const;
 
+  /// A kernel object whose arguments are set for good, and the sub-buffers among them.
+  struct ReadyKernel {
+    KernelHandle kernel;
+    std::vector<MemoryHandle> windows;
+  };
+  /// What one run needs, for many of the same. Throws as `enqueue` does for the arguments and the range.
+  [[nodiscard]] ReadyKernel ready(Range range, std::span<const KernelArgument> arguments) const;
+  /// Enqueues such a run, over the range that it was made ready for. The command keeps neither it nor this.
+  /// Thread-safe.
+  void enqueue(Command& command, cl_command_queue queue, Range range, ReadyKernel const& ready) const;
+
  private:
   void read_groups(cl_device_id device);
   /// Groups that divide the range, as large as `group_` and the device allow: x first, then y, then z.
   [[nodiscard]] std::array<std::size_t, 3> group_of(Range range) const noexcept;
-  /// One driver call of a run, in the order that the driver needs. The caller holds `mutex_`.
-  void add(Command& command, cl_command_queue queue, cl_uint dimensions, std::size_t const* from,
+  /// The driver calls of a run of a kernel whose arguments are set. The caller holds `mutex_`.
+  void enqueue(Command& command, cl_command_queue queue, Range range, cl_kernel kernel) const;
+  /// One of them, in the order that the driver needs.
+  void add(Command& command, cl_command_queue queue, cl_kernel kernel, cl_uint dimensions, std::size_t const* from,
            std::size_t const* items, std::size_t const* group) const;
   /// A portable kernel runs in groups of the library's making, so it must not ask for its group.
   void refuse_groups(std::string_view source) const;
@@ -58,9 +71,10 @@ class OpenClProgram final : public Program {
   [[nodiscard]] std::vector<MemoryHandle> windows(std::span<const KernelArgument> arguments) const;
   [[nodiscard]] MemoryHandle window(std::size_t index, DeviceMemory memory) const;
   void check_kind(std::size_t argument, KernelArgument::Kind kind) const;
-  void set(cl_uint index, std::size_t argument, std::size_t bytes, void const* value) const;
-  void set_scalar(cl_uint index, std::size_t argument, KernelArgument const& scalar) const;
-  void set_arguments(std::span<const KernelArgument> arguments, std::span<const MemoryHandle> windows) const;
+  void set(cl_kernel kernel, cl_uint index, std::size_t argument, std::size_t bytes, void const* value) const;
+  void set_scalar(cl_kernel kernel, cl_uint index, std::size_t argument, KernelArgument const& scalar) const;
+  void set_arguments(cl_kernel kernel, std::span<const KernelArgument> arguments,
+                     std::span<const MemoryHandle> windows) const;
 
   Api const& api_;
   std::string name_;
@@ -83,5 +97,8 @@ class OpenClProgram final : public Program {
   /// them and enqueuing is one step.
   mutable std::mutex mutex_;
 };
+
+/// `program` as the device has made it. Throws KernelError for another's.
+[[nodiscard]] OpenClProgram const& own_program(OpenClDevice const& device, Program const* program);
 
 }  // namespace unimem::detail::opencl

@@ -4,6 +4,7 @@
 
 #include "device/opencl/code.hpp"
 #include "device/opencl/opencl_device.hpp"
+#include "device/opencl/opencl_graph.hpp"
 #include "device/opencl/opencl_program.hpp"
 #include "device/piece_grid.hpp"
 
@@ -167,15 +168,35 @@ void OpenClQueue::add_turned_fill(Command& command, DeviceMemory to, std::span<c
 
 Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                        std::span<const Event> needs) {
-  auto const* const ours = dynamic_cast<OpenClProgram const*>(program.get());
-  if (ours == nullptr || ours->context() != device_.context()) {
-    throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device_.id()));
-  }
+  auto const& ours = own_program(device_, program.get());
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin("clEnqueueNDRangeKernel");
   auto command = std::make_shared<Command>(api_, stream_->tells_durations());
   command->keep = std::move(program);
-  ours->enqueue(*command, stream_->queue(), range, arguments);
+  ours.enqueue(*command, stream_->queue(), range, arguments);
+  return stream_->append(std::move(command));
+}
+
+std::shared_ptr<CapturedRuns const> OpenClQueue::capture(std::span<const ProgramRun> runs) {
+  auto const lock = begin("clCreateKernel");
+  return std::make_shared<OpenClGraph>(device_, runs);
+}
+
+Event OpenClQueue::run_captured(std::shared_ptr<CapturedRuns const> captured, std::span<const Event> needs) {
+  auto const* const graph = dynamic_cast<OpenClGraph const*>(captured.get());
+  if (graph == nullptr || graph->context() != device_.context()) {
+    throw KernelError("captured runs", fmt::format("were not captured on {}", device_.id()));
+  }
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  auto const lock = begin("clEnqueueNDRangeKernel");
+  auto command = std::make_shared<Command>(api_);
+  command->keep = std::move(captured);
+  try {
+    graph->enqueue(*command, stream_->queue());
+  } catch (...) {
+    if (command->events.empty()) throw;
+    command->fail(std::current_exception());  // what ran so far is no use by itself
+  }
   return stream_->append(std::move(command));
 }
 
@@ -191,7 +212,7 @@ void OpenClQueue::wait(Event event) {
   auto const lock = begin(call);
   // The awaited events stay with the command, first: a barrier whose list holds a failure may end before the rest of
   // the list. (Not by add(): a refusal must not wait for another queue's work.)
-  auto command = std::make_shared<Command>(api_);
+  auto command = std::make_shared<Command>(api_, stream_->tells_durations());
   command->events = std::move(awaited);
   command->orders_only = true;
   cl_event barrier = nullptr;

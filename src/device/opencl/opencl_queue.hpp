@@ -32,6 +32,9 @@ class OpenClQueue final : public QueueBackend {
   Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
             std::span<const Event> needs) override;
+  [[nodiscard]] std::shared_ptr<CapturedRuns const> capture(std::span<const ProgramRun> runs) override;
+  /// If the driver refuses one of the runs, those before it have ended, and the event fails with all of them.
+  Event run_captured(std::shared_ptr<CapturedRuns const> captured, std::span<const Event> needs) override;
   Event run_native(std::function<void(void*)> const& submit, std::span<const Event> needs) override;
 
   /// An event of a queue of the same device becomes a barrier in the driver. Any other is waited for here and now:
