@@ -208,7 +208,7 @@ OpenClProgram::ReadyKernel OpenClProgram::ready(Range range, std::span<const Ker
   check_range(range);
   check_count(arguments);
   cl_int code = CL_SUCCESS;
-  ReadyKernel made{{api_, api_.clCreateKernel(program_.get(), name_.c_str(), &code)}, windows(arguments)};
+  ReadyKernel made{{api_, api_.clCreateKernel(program_->get(), name_.c_str(), &code)}, windows(arguments)};
   check(code, "clCreateKernel");
   set_arguments(made.kernel.get(), arguments, made.windows);
   return made;

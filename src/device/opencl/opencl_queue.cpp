@@ -189,7 +189,7 @@ Event OpenClQueue::run_captured(std::shared_ptr<CapturedRuns const> captured, st
   }
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin("clEnqueueNDRangeKernel");
-  auto command = std::make_shared<Command>(api_);
+  auto command = std::make_shared<Command>(api_, stream_->tells_durations());
   command->keep = std::move(captured);
   try {
     graph->enqueue(*command, stream_->queue());
@@ -212,7 +212,7 @@ void OpenClQueue::wait(Event event) {
   auto const lock = begin(call);
   // The awaited events stay with the command, first: a barrier whose list holds a failure may end before the rest of
   // the list. (Not by add(): a refusal must not wait for another queue's work.)
-  auto command = std::make_shared<Command>(api_, stream_->tells_durations());
+  auto command = std::make_shared<Command>(api_);
   command->events = std::move(awaited);
   command->orders_only = true;
   cl_event barrier = nullptr;
