@@ -81,7 +81,7 @@ TEST_F(OpenClGroups, ARangeThatIsNotWholeStatedGroupsIsRefused) {
 TEST_F(OpenClGroups, TheTreeForGpusMakesTheSameSums) {
   auto const kernel = Kernel("sums").source(std::string(detail::group_tree) + R"(
     UNIMEM_GROUP_REDUCTION(unimem_f32, tree_sum, unimem_a + unimem_b)
-    UNIMEM_KERNEL sums(UNIMEM_BUFFER(unimem_f32, x)) {
+    __kernel void sums(UNIMEM_BUFFER(unimem_f32, x)) {
       UNIMEM_SHARED unimem_f32 scratch[32];
       UNIMEM_GLOBAL unimem_f32* own = UNIMEM_DATA(unimem_f32, x) + UNIMEM_ITEM_X;
       *own = tree_sum(*own, scratch);

@@ -86,7 +86,7 @@ class OpenClProgram final : public Program {
   KernelHandle kernel_;
   Parameters parameters_;
   bool portable_ = false;
-  std::size_t group_ = 0;                      ///< items in a work group of a portable kernel; 0: the driver's choice
+  std::size_t group_ = 0;  ///< a portable kernel runs in multiples of it, and then the rest; 0: at once
   std::array<std::size_t, 3> fixed_group_{};   ///< what the kernel itself demands; zeros: nothing
   std::array<std::size_t, 3> group_limits_{};  ///< of the device
   std::size_t most_items_ = 0;                 ///< in a work group of this kernel
