@@ -86,7 +86,7 @@ TEST_F(OpenClGroups, TheTreeForGpusMakesTheSameSums) {
       UNIMEM_GLOBAL unimem_f32* own = UNIMEM_DATA(unimem_f32, x) + UNIMEM_ITEM_X;
       *own = tree_sum(*own, scratch);
     })");
-  for (std::size_t const each : {1, 7, 16, 21, 32}) {
+  for (std::size_t const each : {1U, 7U, 16U, 21U, 32U}) {
     std::vector<float> values(2 * each);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::ldexp(1.3F, static_cast<int>(i * 7 % 20));
     UnifiedBuffer<float> some(values.size(), BufferOptions{.device = &on});
