@@ -250,14 +250,15 @@ std::map<std::string, std::string, std::less<>> mapped(std::vector<std::string> 
   return result;
 }
 
-/// Returns the text that is compiled.
-std::string source_with(Kernel& kernel, std::string text, std::string name, std::vector<std::string> const& defines,
-                        std::vector<std::string> const& headers, std::vector<std::string> const& folders,
-                        bool fast_math) {
+/// Returns the text that is compiled, whose files may have any bytes.
+nb::bytes source_with(Kernel& kernel, std::string text, std::string name, std::vector<std::string> const& defines,
+                      std::vector<std::string> const& headers, std::vector<std::string> const& folders,
+                      bool fast_math) {
   KernelSource const source{
       std::move(text), std::move(name), mapped(defines), mapped(headers), {folders.begin(), folders.end()}, fast_math};
   unlocked([&] { kernel.source(source); });  // reads files
-  return kernel.forms().source;
+  auto const& whole = kernel.forms().source;
+  return nb::bytes(whole.data(), whole.size());
 }
 
 /// Of the type that its letter in the struct module says.

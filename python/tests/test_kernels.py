@@ -95,6 +95,20 @@ def test_a_source_has_macros_headers_folders_and_fast_mathematics(where, request
         np.testing.assert_array_equal(buffer.to_numpy(), 6 * np.arange(10) + fast)
 
 
+def test_included_files_may_have_any_bytes(opencl, tmp_path):
+    (tmp_path / "more.h").write_bytes(b"\xef\xbb\xbf#pragma once\n// caf\xe9\n#define MORE 5\n")
+    text = '#include "more.h"\nUNIMEM_KERNEL fill(UNIMEM_BUFFER(float, x)) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] = MORE; }'
+    buffer = UnifiedBuffer(3, device=opencl)
+    launch(Kernel("fill").source(text, folders=[tmp_path]), 3, write(buffer))
+    assert (buffer.to_numpy() == 5).all()
+    for folders in (str(tmp_path), tmp_path):
+        with pytest.raises(unimem.InvalidArgument, match="a list of folders"):
+            Kernel("fill").source(text, folders=folders)
+    for name in ("", "two\nlines"):
+        with pytest.raises(unimem.InvalidArgument, match="one line of text"):
+            Kernel("fill").source("UNIMEM_KERNEL fill() {}", name=name)
+
+
 def test_constants_make_a_kernel_of_their_own(opencl, sim):
     kernel = Kernel("fill").source("UNIMEM_KERNEL fill(UNIMEM_BUFFER(double, x)) { UNIMEM_DATA(double, x)[UNIMEM_ITEM_X] = VALUE; }")
     kernel.host(lambda x: x.fill(7))

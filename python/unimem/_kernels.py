@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
@@ -173,10 +174,12 @@ class Kernel:
         text = text_of("text", text)
         native = _unimem._Kernel(self.name)
         fast_math = flag_of("fast_math", fast_math)
-        if fast_math or any(one is not None for one in (defines, headers, folders)):
+        if fast_math or name != "source" or any(one is not None for one in (defines, headers, folders)):
             lists = _by_turns("defines", defines or {}), _by_turns("headers", headers or {})
+            if isinstance(folders, (str, bytes, os.PathLike)):
+                raise invalid("folders", folders, "a list of folders")
             paths = [path_of("folders", folder) for folder in folders or ()]
-            text = native._source_with(text, text_of("name", name), *lists, paths, fast_math)
+            text = native._source_with(text, text_of("name", name), *lists, paths, fast_math).decode(errors="replace")
         else:
             native._source(text)
         if self._group is not None:

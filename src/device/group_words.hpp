@@ -37,9 +37,11 @@ inline constexpr std::array<std::string_view, 27> group_words{
     "unimem_group_",
 };
 
-/// Of these, those that differ from item to item of a group, and those at which each item waits for all.
+/// Of these, those that differ from item to item of a group, what they are taken from where a group begins, and those
+/// at which each item waits for all.
 inline constexpr std::array<std::string_view, 4> places_in_group{"UNIMEM_LOCAL_X", "UNIMEM_LOCAL_Y", "UNIMEM_LOCAL_Z",
                                                                  "UNIMEM_LOCAL_NUMBER"};
+inline constexpr std::array<std::string_view, 3> places_in_range{"UNIMEM_ITEM_X", "UNIMEM_ITEM_Y", "UNIMEM_ITEM_Z"};
 inline constexpr std::array<std::string_view, 6> waits_for_group{
     "UNIMEM_BARRIER",   "unimem_group_sum",           "unimem_group_min",
     "unimem_group_max", "unimem_group_inclusive_sum", "unimem_group_exclusive_sum"};

@@ -53,6 +53,12 @@ std::string escaped(std::string_view name) {
   return result;
 }
 
+/// Without the mark of UTF-8 that some editors put before a text, and that no compiler takes.
+std::string_view without_mark(std::string_view text) {
+  constexpr std::string_view mark = "\xEF\xBB\xBF";
+  return text.starts_with(mark) ? text.substr(mark.size()) : text;
+}
+
 void check_size(std::uintmax_t bytes, std::string_view of) {
   if (bytes <= most_bytes) return;
   throw InvalidArgument("source", fmt::format("{} with {}", format_size(bytes), of),
@@ -64,7 +70,7 @@ class Expansion {
   explicit Expansion(KernelSource const& source) : source_(source) {}
 
   std::string run() {
-    put({source_.name, source_.text});
+    put({source_.name, std::string(without_mark(source_.text))});
     return std::move(text_);
   }
 
@@ -152,7 +158,8 @@ class Expansion {
     auto const there = source_.headers.find(name.lexically_normal().generic_string());
     if (there == source_.headers.end()) return nullptr;
     if (auto const known = files_.find(there->first); known != files_.end()) return &known->second;
-    return keep(there->first, {there->first, there->second, name.lexically_normal().parent_path()});
+    return keep(there->first,
+                {there->first, std::string(without_mark(there->second)), name.lexically_normal().parent_path()});
   }
 
   File const* on_disk(fs::path const& path) {
@@ -169,7 +176,7 @@ class Expansion {
     if (!std::ifstream{whole, std::ios::binary}.read(text.data(), static_cast<std::streamsize>(bytes))) {
       throw IoError(name, errno, "reading what a kernel includes");
     }
-    return keep(whole.string(), {name, std::move(text), whole.parent_path(), true});
+    return keep(whole.string(), {name, std::string(without_mark(text)), whole.parent_path(), true});
   }
 
   File const* keep(std::string const& key, File file) {

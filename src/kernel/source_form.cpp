@@ -8,9 +8,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string_view>
+#include <vector>
 
 namespace unimem::detail {
 namespace {
@@ -33,7 +35,9 @@ void check_define(char const* what, std::string const& name, std::string_view va
     throw InvalidArgument(what, name, "none of the library's own names");
   }
   auto const last = value.find_last_not_of(" \t\v\f");
-  if (breaks_line(value) || (last != std::string_view::npos && value[last] == '\\')) {
+  auto const comment = value.rfind("/*");
+  bool const is_open = comment != std::string_view::npos && value.find("*/", comment + 2) == std::string_view::npos;
+  if (breaks_line(value) || is_open || (last != std::string_view::npos && value[last] == '\\')) {
     throw InvalidArgument(what, fmt::format("{} of {}", value, name), "one line");
   }
 }
@@ -53,6 +57,43 @@ void check(KernelSource const& source) {
   }
 }
 
+/// The names of a source on whole lines, and of them those that keep a value of its own whatever is defined before it.
+struct Names {
+  std::set<std::string_view> all, kept;
+};
+
+/// The name of the macro that is not defined where what follows `#directive` is read: #ifndef NAME, #if !defined(NAME).
+std::string_view undefined_by(std::string_view directive, SourceWords after) {
+  if (directive == "ifndef") return after.next();
+  if (directive != "if" || after.next() != "!" || after.next() != "defined") return {};
+  auto const name = after.next();
+  return name == "(" ? after.next() : name;
+}
+
+Names names_in(std::string_view text) {
+  Names names;
+  SourceWords words{text};
+  std::vector<std::string_view> undefined;  // by each condition that is open; empty: nothing that is known
+  std::vector<std::string_view> by_else;
+  std::string_view before, last;
+  for (auto word = words.next(); !word.empty(); before = last, last = word, word = words.next()) {
+    names.all.insert(word);
+    if (last == "#" && word.starts_with("if")) {
+      undefined.push_back(undefined_by(word, words));
+      auto after = words;
+      by_else.push_back(word == "ifdef" ? after.next() : std::string_view{});
+    } else if (last == "#" && word.starts_with("el") && !undefined.empty()) {
+      undefined.back() = word == "else" ? by_else.back() : std::string_view{};
+    } else if (last == "#" && word == "endif" && !undefined.empty()) {
+      undefined.pop_back();
+      by_else.pop_back();
+    }
+    bool const is_free = last == "define" && std::ranges::find(undefined, word) != undefined.end();
+    if (before == "#" && (last == "undef" || (last == "define" && !is_free))) names.kept.insert(word);
+  }
+  return names;
+}
+
 }  // namespace
 
 SourceForm::SourceForm(KernelSource const& source) : defines_(source.defines), fast_math_(source.fast_math) {
@@ -62,21 +103,17 @@ SourceForm::SourceForm(KernelSource const& source) : defines_(source.defines), f
 
 SourceForm SourceForm::with(KernelConstants const& constants) const {
   auto const text = on_whole_lines(text_);
-  std::set<std::string_view> names, defined;  // of them those that it defines whatever else is defined
-  SourceWords words{text};
-  int conditions = 0;
-  std::string_view before, last;
-  for (auto word = words.next(); !word.empty(); before = last, last = word, word = words.next()) {
-    if (last == "#") conditions += word.starts_with("if") ? 1 : word == "endif" ? -1 : 0;
-    if (before == "#" && last == "define" && conditions == 0) defined.insert(word);
-    names.insert(word);
-  }
+  auto const names = names_in(text);
   auto result = *this;
   for (auto const& [name, constant] : constants) {
     check_define("constants", name, constant.literal());
-    bool const is_there = text_.empty() || names.contains(name) || defines_.contains(name);
+    bool const is_there = text_.empty() || names.all.contains(name) || defines_.contains(name);
     if (!is_there) throw InvalidArgument("constants", name, "a name that the source has");
-    if (defined.contains(name)) throw InvalidArgument("constants", name, "defined by the source within #ifndef alone");
+    if (names.kept.contains(name)) {
+      throw InvalidArgument(
+          "constants", name,
+          fmt::format("one that the source defines under #ifndef {} alone, and never undefines", name));
+    }
     result.defines_.insert_or_assign(name, constant.literal());
   }
   return result;

@@ -19,7 +19,7 @@ class SourceForm {
   explicit SourceForm(KernelSource const& source);
 
   /// The same with constants, in the place of macros of their names. Throws InvalidArgument for a name that does not
-  /// stand in the text, or that the text defines outside of all conditions.
+  /// stand in the text, or to which the text gives a value of its own where it is defined, too.
   [[nodiscard]] SourceForm with(KernelConstants const& constants) const;
 
   /// As a device compiles it; empty without a text.

@@ -190,8 +190,9 @@ TEST_F(OpenCl, CopyTimesAreKnownWithProfiling) {
     auto const moved = device->transfers();
     auto const all =
         moved.host_to_device_nanoseconds + moved.device_to_host_nanoseconds + moved.device_to_device_nanoseconds;
-    EXPECT_EQ(moved.untimed_copies, asked ? 0U : 9U);
-    if (!asked) {
+    bool const told = asked && !has_no_clock(*device);
+    EXPECT_EQ(moved.untimed_copies, told ? 0U : 9U);
+    if (!told) {
       EXPECT_EQ(all, 0U);
       continue;
     }

@@ -101,9 +101,9 @@ TEST(DivergentBarriers, AreSeenUnderAnIfThatAsksForTheItem) {
         << body;
   }
   EXPECT_EQ(
-      divergence_in("UNIMEM_FUNCTION void g() { if (UNIMEM_LOCAL_X > 1) UNIMEM_BARRIER(); }\n"
+      divergence_in("UNIMEM_FUNCTION void g() { if (UNIMEM_LOCAL_X == 1) UNIMEM_BARRIER(); }\n"
                     "UNIMEM_KERNEL f() { g(); }"),
-      "uses UNIMEM_BARRIER under if (UNIMEM_LOCAL_X > 1): where some items of a group pass it by, the others wait for "
+      "uses UNIMEM_BARRIER under if (UNIMEM_LOCAL_X == 1): where some items of a group pass it by, the others wait for "
       "them. All must come to it, or none");
 }
 
@@ -116,6 +116,13 @@ TEST(DivergentBarriers, AreNotSeenWhereAllMayCome) {
            "if (UNIMEM_LOCAL_X < 16) { x[0] = 1; } else x[1] = 2; for (;;) { UNIMEM_BARRIER(); }",
            "for (int i = 0; i < n; ++i) { if (UNIMEM_LOCAL_X == i) x[i] = 1; UNIMEM_BARRIER(); }",
            "// if (UNIMEM_LOCAL_X < 16) { UNIMEM_BARRIER(); }\n",
+           "\n#define ADD(n) if (UNIMEM_LOCAL_X < n) s[UNIMEM_LOCAL_X] += s[n]\n#define SYNC() UNIMEM_BARRIER()\n",
+           "\n#define FIRST if (UNIMEM_LOCAL_X == 0)\n#define SYNC UNIMEM_BARRIER()\nFIRST x[0] = 1; SYNC;",
+           "if (unimem_group_sum(UNIMEM_LOCAL_X == 3 ? v : 0, s) > 0) { UNIMEM_BARRIER(); }",
+           "if (UNIMEM_ITEM_X - UNIMEM_LOCAL_X == 0) { UNIMEM_BARRIER(); }",
+           "\n#ifdef A\nif (UNIMEM_LOCAL_X < 4) {\n#else\nif (UNIMEM_LOCAL_X < 8) {\n#endif\nx[0] = 1; } "
+           "UNIMEM_BARRIER();",
+           "\n#if 0\nif (UNIMEM_LOCAL_X < 4) { UNIMEM_BARRIER(); }\n#endif\n",
            "if (UNIMEM_LOCAL_X",
            "if (UNIMEM_LOCAL_X == 0) {",
            "if",

@@ -233,6 +233,40 @@ TEST(SpecializedKernels, ConstantsThatCannotBeAreRefusedByName) {
   EXPECT_THROW(static_cast<void>(moved.specialize({{"N", 1}})), InvalidArgument);  // NOLINT(bugprone-use-after-move)
 }
 
+TEST(SpecializedKernels, ASourcesOwnValueIsNoDefaultUnlessItMakesRoom) {
+  auto const taken = [](std::string const& text) {
+    try {
+      static_cast<void>(Kernel("f")
+                            .source({.text = text, .headers = {{"once.h", "#pragma once\n#define N 4\n"}}})
+                            .specialize({{"N", 9}}));
+      return true;
+    } catch (InvalidArgument const& error) {
+      EXPECT_THAT(std::string(error.what()), ::testing::HasSubstr("#ifndef N"));
+      return false;
+    }
+  };
+  for (auto const* const text : {"#ifndef N\n#define N 4\n#endif\nN", "#if !defined(N)\n#define N 4\n#endif\nN",
+                                 "#if !defined N\n#  define N 4\n#endif\nN", "#ifdef N\n#else\n#define N 4\n#endif\nN",
+                                 "#ifndef GUARD\n#define GUARD\n#ifndef N\n#define N 4\n#endif\nN\n#endif",
+                                 "#ifndef N\n#ifdef FAST\n#define N 4\n#else\n#define N 8\n#endif\n#endif\nN"}) {
+    EXPECT_TRUE(taken(text)) << text;
+  }
+  for (auto const* const text : {"#define N 4\nN", "#ifndef GUARD\n#define GUARD\n#define N 4\n#endif\nN",
+                                 "#include \"once.h\"\nN", "#ifdef FAST\n#define N 4\n#endif\nN",
+                                 "#if 1\n#define N 4\n#endif\nN", "#ifndef N\n#else\n#define N 4\n#endif\nN",
+                                 "#ifdef N\n#define N 4\n#endif\nN", "#undef N\n#ifndef N\n#define N 4\n#endif\nN"}) {
+    EXPECT_FALSE(taken(text)) << text;
+  }
+}
+
+TEST(SourceForm, BeginsBehindTheMarkOfUtf8) {
+  std::string const mark = "\xEF\xBB\xBF";
+  auto const kernel =
+      Kernel("f").source({.text = mark + "#include \"a.h\"\nf", .headers = {{"a.h", mark + "#pragma once\na"}}});
+  EXPECT_EQ(kernel.forms().source.find(mark), std::string::npos);
+  EXPECT_THAT(kernel.forms().source, ::testing::HasSubstr("UNIMEM_ONCE_0"));
+}
+
 TEST(SpecializedKernels, RunTheSameHostForm) {
   auto const kernel = Kernel("add").host([](WorkItem i, std::span<float> x) { x[i.x] += 1; });
   UnifiedBuffer<float> x(10, BufferOptions{.device = &device("sim")});

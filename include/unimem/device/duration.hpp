@@ -18,10 +18,9 @@ namespace unimem {
 UNIMEM_API void keep_durations(Queue& queue);
 
 /// How long the work took on its device, from its beginning there to its end, without what it waited for in its queue;
-/// of a graph that the driver runs as one, all of it. Nothing while it runs, if it failed or never began, if its queue
-/// kept no durations then or keeps this one no more, and for work that the driver does not time (`with_native`) or says
-/// to have taken none.
-/// Never blocks. Thread-safe.
+/// of a graph, all of it under OpenCL and CUDA, and its last launch on the host. Nothing while it runs, if it failed or
+/// never began, if its queue kept no durations then or keeps this one no more, and for work that the driver does not
+/// time (`with_native`) or says to have taken none. Never blocks. Thread-safe.
 [[nodiscard]] UNIMEM_API std::optional<std::chrono::nanoseconds> duration(Event event) noexcept;
 
 }  // namespace unimem

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <typeinfo>
 
@@ -33,6 +34,7 @@ struct Maximum {};
 ///
 ///     Formula{"x * y", [](double x, double y) { return x * y; }}
 ///
+/// The callable's parameters are what the text's `x` and `y` are: elements, or where it joins what it gives.
 /// What the callable takes and gives are numbers, and it captures nothing, of which the text could not know. The text
 /// is converted to what the callable gives. What is compiled for it is kept for the life of the process.
 template <class F>
@@ -84,12 +86,29 @@ struct Joining<Maximum, T> : JoiningExtremes<T, std::greater<T>> {
     return std::is_floating_point_v<T> ? "y > x || y != y ? y : x" : "y > x ? y : x";
   }
 };
+template <class R, class C, class... P>
+std::tuple<std::remove_cvref_t<P>...> parameters_of(R (C::*)(P...) const);
+template <class R, class C, class... P>
+std::tuple<std::remove_cvref_t<P>...> parameters_of(R (C::*)(P...));
+
+/// Whether a callable's parameters are of these types, as its text's are: it would convert, and the text would not. One
+/// that takes anything does.
+template <class F, class... T>
+consteval bool takes_as_it_is() {
+  if constexpr (requires { &F::operator(); }) {
+    return std::is_same_v<decltype(parameters_of(&F::operator())), std::tuple<T...>>;
+  } else {
+    return true;
+  }
+}
+
 template <class F, class T>
 struct Joining<Formula<F>, T> {
   static_assert(std::is_empty_v<F> && std::is_default_constructible_v<F>, "a formula's callable captures nothing");
   using Joined = std::remove_cvref_t<std::invoke_result_t<F, T, T>>;
   static_assert(std::is_same_v<Joined, std::remove_cvref_t<std::invoke_result_t<F, Joined, Joined>>>,
                 "what is joined is joined again");
+  static_assert(takes_as_it_is<F, Joined, Joined>(), "a formula's callable that joins takes what it gives");
   using Result = Joined;
   Joined operator()(Joined x, Joined y) const { return F{}(x, y); }
   static std::string_view text(Formula<F> const& operation) { return operation.text; }
@@ -101,6 +120,7 @@ using ReducedType = typename Joining<Operation, T>::Result;
 /// The kernels that join `Term`, `term` in source, of elements of types `T`.
 template <class Term, class Operation, class... T>
 ReductionKernels reduction_kernels(std::string_view term, Operation const& operation) {
+  static_assert(takes_as_it_is<Term, T...>(), "a formula's callable takes what the elements are");
   using Join = Joining<Operation, std::remove_cvref_t<std::invoke_result_t<Term, T...>>>;
   using A = typename Join::Joined;
   using JoinAgain = Joining<Operation, A>;

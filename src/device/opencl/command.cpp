@@ -58,8 +58,8 @@ std::optional<std::chrono::nanoseconds> Command::took() const noexcept {
   };
   auto const begin = at(events.front().event.get(), CL_PROFILING_COMMAND_START);
   auto const end = at(events.back().event.get(), CL_PROFILING_COMMAND_END);
-  // A driver that does not know says nothing, zeros, or an end before the beginning.
-  if (begin == 0 || end <= begin) return std::nullopt;
+  // A driver that does not know says nothing, zeros, an end before the beginning, or one nanosecond (Rusticl).
+  if (begin == 0 || end <= begin + 1) return std::nullopt;
   return std::chrono::nanoseconds{end - begin};
 }
 

@@ -79,8 +79,13 @@ template <class A, class Term, class Join, class... T>
   using Termed = std::remove_cvref_t<std::invoke_result_t<Term, T...>>;
   static_assert(KernelNumber<Termed> && KernelNumber<A>, "numbers are joined");
   std::array const elements{value_type_of<T>()...};
+  // A boolean is a byte there; a line's end behind what was given, which may end with a comment.
+  auto const as_truth = [](bool is_boolean, std::string_view text) {
+    return is_boolean ? "((" + std::string(text) + "\n) ? 1 : 0)" : std::string(text);
+  };
   return kept_reduction(
-      reduction_source(elements, value_type_of<Termed>(), value_type_of<A>(), term, join),
+      reduction_source(elements, value_type_of<Termed>(), value_type_of<A>(),
+                       as_truth(std::is_same_v<Termed, bool>, term), as_truth(std::is_same_v<A, bool>, join)),
       typeid(std::tuple<A, Term, Join, T...>), [](Kernel& kernel) {
         kernel.host([](WorkGroup const& group, std::span<T const>... x, std::span<A> joined, std::uint64_t count) {
           auto const block = group.index().x;
