@@ -264,8 +264,7 @@ void refuse_divergent_barriers(std::string_view source, std::string const& entry
       auto const branch = statement(after);
       auto const wait = std::ranges::find_first_of(branch, waits_for_group);
       if (wait == branch.end()) continue;
-      std::string_view const text_of_condition{
-          condition.front().data(), static_cast<std::size_t>(condition.back().end() - condition.front().begin())};
+      std::string_view const text_of_condition{condition.front().begin(), condition.back().end()};
       throw KernelError(entry, fmt::format("uses {} under if ({}): where some items of a group pass it by, the others "
                                            "wait for them. All must come to it, or none",
                                            *wait, text_of_condition));
