@@ -17,7 +17,7 @@
 namespace unimem::detail {
 namespace {
 
-/// Every stream there is, so that the exit handler can wait for them.
+/// Every stream that is whole, so that the exit handler can wait for them.
 struct Streams {
   std::mutex mutex;
   std::set<DriverStream*> all;
@@ -54,12 +54,12 @@ void DriverCommand::count(Device& device) const noexcept {
   }
 }
 
-DriverStream::DriverStream(Device& device, QueueControl& control) : device_(device), control_(control) {
+void DriverStream::enlist() {
   std::lock_guard const lock{streams().mutex};
   streams().all.insert(this);
 }
 
-DriverStream::~DriverStream() {
+void DriverStream::leave() noexcept {
   std::lock_guard const lock{streams().mutex};
   streams().all.erase(this);
 }

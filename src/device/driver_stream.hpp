@@ -80,8 +80,7 @@ class DriverCommand {
 /// Thread-safe. Shared by its queue and by the threads that wait at the moment the queue goes.
 class DriverStream : public Waiter {
  public:
-  DriverStream(Device& device, QueueControl& control);
-  ~DriverStream() override;
+  DriverStream(Device& device, QueueControl& control) : device_(device), control_(control) {}
 
   /// Held from the first driver call of a command to `append`, so that tickets count in the driver's order.
   [[nodiscard]] std::unique_lock<std::mutex> submission() { return std::unique_lock{submission_mutex_}; }
@@ -115,6 +114,11 @@ class DriverStream : public Waiter {
   [[nodiscard]] virtual std::size_t ended_at_front(Pending const& /*pending*/) const noexcept { return 0; }
   /// Before the driver is asked for the end of what has no event yet. Does not block.
   virtual void prepare_to_ask() noexcept {}
+  /// The last thing in the constructor of a class that is derived, and the first in its destructor: in between the end
+  /// of the process waits for the stream, on another thread, and calls what the class has overridden.
+  void enlist();
+  void leave() noexcept;
+
   /// Before this thread waits in the driver for a command. May block, as that wait will.
   virtual void prepare_to_wait(DriverCommand const& /*command*/) noexcept {}
 

@@ -34,6 +34,7 @@ CommandStream::CommandStream(unimem::Device& device, EventPool& events, QueueCon
     : DriverStream(device, control), events_(events), control_(control), owned_(true), shared_(false) {
   CurrentContext const current{events.gpu()};
   events.health().check(events.gpu().driver.cuStreamCreate(&stream_, stream_non_blocking), "cuStreamCreate");
+  enlist();
 }
 
 CommandStream::CommandStream(unimem::Device& device, EventPool& events, QueueControl& control, Stream foreign)
@@ -42,9 +43,12 @@ CommandStream::CommandStream(unimem::Device& device, EventPool& events, QueueCon
       control_(control),
       stream_(foreign),
       owned_(false),
-      shared_(true) {}
+      shared_(true) {
+  enlist();
+}
 
 CommandStream::~CommandStream() {
+  leave();
   {
     std::lock_guard const lock{streams().mutex};
     streams().all.erase(control_.id());

@@ -15,7 +15,12 @@ class CommandStream final : public DriverStream {
  public:
   /// `profiles`: the driver keeps the times of this queue's commands.
   CommandStream(Device& device, Api const& api, QueueHandle queue, QueueControl& control, bool profiles)
-      : DriverStream(device, control), api_(api), queue_(std::move(queue)), profiles_(profiles) {}
+      : DriverStream(device, control), api_(api), queue_(std::move(queue)), profiles_(profiles) {
+    enlist();
+  }
+  CommandStream(CommandStream const&) = delete;
+  CommandStream& operator=(CommandStream const&) = delete;
+  ~CommandStream() override { leave(); }
 
   [[nodiscard]] cl_command_queue queue() const noexcept { return queue_.get(); }
   [[nodiscard]] bool tells_durations() const noexcept override { return profiles_; }
