@@ -1,5 +1,8 @@
 #pragma once
 
+#include "device/source_words.hpp"
+
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,18 +31,16 @@ struct SourceKernels {
 
 [[nodiscard]] SourceKernels kernels_in(std::string_view source);
 
+/// A word and all that follows it; whether it is to be called with the next.
+using WordVisitor = std::function<bool(std::string_view word, SourceWords const& after)>;
+
+/// Visits each word of the kernel `entry` and of what is no kernel and may be called by it.
+void visit_words(std::string_view source, std::string_view entry, WordVisitor const& visit);
+
 /// The first of `wanted` that stands in the kernel `entry`, or in what is no kernel and may be called by it; empty if
 /// none does.
 [[nodiscard]] std::string find_word(std::string_view source, std::string_view entry,
                                     std::span<const std::string_view> wanted);
-
-/// Throws KernelError if in the kernel, or in what it may call, a barrier, or a function that waits at one, stands
-/// under an `if` whose condition asks which item of the group it is: those that pass it by are waited for, for ever or
-/// not at all, and no driver says so.
-void refuse_divergent_barriers(std::string_view source, std::string const& entry);
-
-/// The KernelError of a launch without a group, of a kernel that asks for its group by that word.
-[[noreturn]] void throw_without_group(std::string const& kernel, std::string_view word);
 
 /// One parameter of a portable kernel as its text has it.
 struct TextParameter {

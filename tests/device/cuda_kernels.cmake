@@ -12,7 +12,7 @@ target_compile_definitions(cuda_standin_nvrtc PRIVATE
 
 unimem_test(device_cuda_kernel_test LABELS cuda TIMEOUT 300 WHOLE
             SOURCES cuda_kernel_cache_test.cpp cuda_launch_shape_test.cpp cuda_nvrtc_search_test.cpp cuda_prelude_test.cpp
-                    cuda_program_test.cpp cuda_parameter_test.cpp source_kernels_test.cpp)
+                    cuda_program_test.cpp cuda_parameter_test.cpp)
 add_dependencies(device_cuda_kernel_test cuda_standin_nvrtc)
 target_compile_definitions(device_cuda_kernel_test PRIVATE
   UNIMEM_STANDIN_NVRTC="$<TARGET_FILE:cuda_standin_nvrtc>")

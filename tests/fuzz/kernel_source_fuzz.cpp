@@ -1,3 +1,6 @@
+#include <unimem/core/error.hpp>
+
+#include "device/source_groups.hpp"
 #include "device/source_kernels.hpp"
 #include "device/source_words.hpp"
 #include "fuzz/target.hpp"
@@ -37,6 +40,15 @@ auto parameters_of(std::string_view source, std::string_view entry) {
     }
   }
   return result;
+}
+
+bool has_divergent_barrier(std::string_view source, std::string const& entry) {
+  try {
+    detail::refuse_divergent_barriers(source, entry);
+  } catch (KernelError const&) {
+    return true;
+  }
+  return false;
 }
 
 constexpr std::array<std::string_view, 3> wanted{"barrier", "__local", "__shared__"};
@@ -81,6 +93,8 @@ bool run_kernel_source(std::string_view input) {
             "a word was found that is not there");
     require(parameters_of(input, name) == parameters_of(spaced, name),
             "comments between the words change the parameters");
+    require(!has_divergent_barrier(input, name) || std::ranges::find(words, "if") != words.end(),
+            "a barrier is under an if that is not there");
   }
   return !found.names().empty();
 }

@@ -5,6 +5,7 @@
 #include "device/group_words.hpp"
 #include "device/process_end.hpp"
 #include "device/scalar_type.hpp"
+#include "device/source_groups.hpp"
 #include "device/source_kernels.hpp"
 
 #include <fmt/format.h>

@@ -6,6 +6,7 @@
 #include "device/opencl/code.hpp"
 #include "device/opencl/opencl_device.hpp"
 #include "device/opencl/scalar_type.hpp"
+#include "device/source_groups.hpp"
 #include "device/source_kernels.hpp"
 
 #include <fmt/format.h>
