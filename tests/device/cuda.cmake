@@ -87,7 +87,7 @@ unimem_on_standin(device_cuda_visible_test)
 # The backend once more with faults planted in it. They corrupt memory, which is the point; a sanitizer would end the program at the
 # first. One CTest a case, since some end a GPU.
 if(UNIMEM_PYTHON AND NOT UNIMEM_SANITIZE)
-  unimem_test(device_cuda_mutants_test SOURCES cuda_mutants_test.cpp LABELS cuda TIMEOUT 60)
+  unimem_test(device_cuda_mutants_test SOURCES cuda_mutants_test.cpp cuda_drills.cpp LABELS cuda TIMEOUT 60)
   unimem_mutants(device_cuda_mutants_test device/cuda cuda_mutants.txt unimem::detail::cuda)
   target_link_libraries(device_cuda_mutants_test PRIVATE spdlog::spdlog)
   unimem_on_standin(device_cuda_mutants_test)

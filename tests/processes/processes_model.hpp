@@ -119,6 +119,9 @@ class ProcessesModel {
   void expect(std::size_t process, std::string const& line, std::string const& wanted);
   [[noreturn]] void fail(std::string const& what) const;
   static std::string words(Part part);
+  [[nodiscard]] static bool meet(ByteRange one, ByteRange other) {
+    return one.begin < other.end && other.begin < one.end;
+  }
 
   std::mt19937_64 random_;
   std::uint64_t seed_;
