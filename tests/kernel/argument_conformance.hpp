@@ -4,6 +4,8 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "kernel/on_device.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,8 +47,10 @@ struct Particle {
 enum class Color : std::int32_t { red = 7 };
 
 /// What source kernels take, and that nothing has moved where they do not.
-class SourceArguments : public ::testing::TestWithParam<ArgumentCase> {
+class SourceArguments : public ::testing::TestWithParam<ArgumentCase>, protected OnDevice {
  protected:
+  SourceArguments() : OnDevice(GetParam().device) {}
+
   template <class T>
   static std::string_view name_of() {
     if constexpr (std::is_floating_point_v<T>) return sizeof(T) == 4 ? "unimem_f32" : "unimem_f64";
@@ -56,9 +60,7 @@ class SourceArguments : public ::testing::TestWithParam<ArgumentCase> {
   }
 
   BufferOptions here() {
-    BufferOptions options;
-    options.manager = &manager;
-    options.device = &on;
+    auto options = OnDevice::here();
     options.name = "given";
     return options;
   }
@@ -118,9 +120,7 @@ class SourceArguments : public ::testing::TestWithParam<ArgumentCase> {
     if (on.info().doubles) with(double{});
   }
 
-  Device& on = device(GetParam().device);
   Queue& queue = on.default_queue();
-  MemoryManager manager;
 };
 
 /// Whether a kernel's scalar of type P takes the value `a`.

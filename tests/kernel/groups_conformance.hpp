@@ -5,6 +5,7 @@
 #include <unimem/kernel/launch.hpp>
 
 #include "kernel/group_kernels.hpp"
+#include "kernel/on_device.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,14 +22,10 @@
 namespace unimem {
 
 /// Kernels that ask for their group, on the device of that id.
-class Groups : public ::testing::TestWithParam<std::string> {
+class Groups : public ::testing::TestWithParam<std::string>, protected OnDevice {
  protected:
-  BufferOptions here() {
-    BufferOptions options;
-    options.manager = &manager;
-    options.device = &on;
-    return options;
-  }
+  Groups() : OnDevice(GetParam()) {}
+
   template <class T>
   UnifiedBuffer<T> filled(std::vector<T> const& values) {
     UnifiedBuffer<T> buffer(values.size(), here());
@@ -56,8 +53,6 @@ class Groups : public ::testing::TestWithParam<std::string> {
   [[nodiscard]] bool has_large_groups() const { return on.info().name.find("llvmpipe") == std::string::npos; }
   [[nodiscard]] bool compiles() const { return on.info().compiles_source; }
 
-  Device& on = device(GetParam());
-  MemoryManager manager;
   std::mt19937 random{20261128};
 };
 

@@ -5,6 +5,7 @@
 #include <unimem/kernel/launch.hpp>
 
 #include "device/temporary_folder.hpp"
+#include "kernel/on_device.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,14 +18,9 @@
 namespace unimem {
 
 /// What a KernelSource says besides its text, on the device of that id.
-class KernelOptions : public ::testing::TestWithParam<std::string> {
+class KernelOptions : public ::testing::TestWithParam<std::string>, protected OnDevice {
  protected:
-  [[nodiscard]] BufferOptions here() {
-    BufferOptions options;
-    options.manager = &manager;
-    options.device = &on;
-    return options;
-  }
+  KernelOptions() : OnDevice(GetParam()) {}
 
   /// What `kernel(x)` makes of ten ones.
   [[nodiscard]] std::vector<float> result_of(Kernel const& kernel) {
@@ -49,8 +45,6 @@ class KernelOptions : public ::testing::TestWithParam<std::string> {
     return {};
   }
 
-  Device& on = device(GetParam());
-  MemoryManager manager;
   KernelSource const source{.text = R"cl(
     #include "steps.h"
     UNIMEM_KERNEL apply(UNIMEM_BUFFER(REAL, x)) { UNIMEM_DATA(REAL, x)[UNIMEM_ITEM_X] = step(UNIMEM_ITEM_X); })cl",

@@ -5,6 +5,8 @@
 #include <unimem/kernel/graph.hpp>
 #include <unimem/kernel/reduce.hpp>
 
+#include "kernel/on_device.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,14 +24,10 @@
 namespace unimem {
 
 /// Reductions on the device of that id.
-class Reductions : public ::testing::TestWithParam<std::string> {
+class Reductions : public ::testing::TestWithParam<std::string>, protected OnDevice {
  protected:
-  BufferOptions here() {
-    BufferOptions options;
-    options.manager = &manager;
-    options.device = &on;
-    return options;
-  }
+  Reductions() : OnDevice(GetParam()) {}
+
   template <class T>
   UnifiedBuffer<T> filled(std::vector<T> const& values) {
     UnifiedBuffer<T> buffer(values.size(), here());
@@ -90,8 +88,6 @@ class Reductions : public ::testing::TestWithParam<std::string> {
     }
   }
 
-  Device& on = device(GetParam());
-  MemoryManager manager;
   std::mt19937 random{20261129};
 };
 

@@ -4,6 +4,8 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "kernel/on_device.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,17 +34,10 @@ inline std::string source_case_name(::testing::TestParamInfo<SourceCase> const& 
 }
 
 /// What the source form promises on every device that compiles it. The counts are those of a discrete device.
-class SourceKernels : public ::testing::TestWithParam<SourceCase> {
+class SourceKernels : public ::testing::TestWithParam<SourceCase>, protected OnDevice {
  protected:
-  [[nodiscard]] BufferOptions here() {
-    BufferOptions options;
-    options.manager = &manager;
-    options.device = &on;
-    return options;
-  }
+  SourceKernels() : OnDevice(GetParam().device) {}
 
-  Device& on = device(GetParam().device);
-  MemoryManager manager;
   Kernel scale = Kernel("scale").source(R"(
     UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= a; })");
 };

@@ -5,6 +5,8 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "kernel/on_device.hpp"
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,8 +23,10 @@
 
 namespace unimem {
 
-class Vectors : public ::testing::TestWithParam<std::string> {
+class Vectors : public ::testing::TestWithParam<std::string>, protected OnDevice {
  protected:
+  Vectors() : OnDevice(GetParam()) {}
+
   /// What a kernel of `lanes` makes of numbers that differ from lane to lane is what C++ makes of each of them.
   template <class T>
   void expect_operators(std::string const& number, std::size_t lanes) {
@@ -106,20 +110,12 @@ class Vectors : public ::testing::TestWithParam<std::string> {
     return "accepted";
   }
 
-  [[nodiscard]] BufferOptions here() const {
-    BufferOptions options;
-    options.device = &on;
-    return options;
-  }
-
   static Kernel axpy() {
     return Kernel("axpy").source(R"(
       UNIMEM_KERNEL axpy(UNIMEM_CONST_BUFFER(unimem_f32x4, x), UNIMEM_BUFFER(unimem_f32x4, y), unimem_f32 a) {
         UNIMEM_DATA(unimem_f32x4, y)[UNIMEM_ITEM_X] += a * UNIMEM_DATA(const unimem_f32x4, x)[UNIMEM_ITEM_X];
       })");
   }
-
-  Device& on = device(GetParam());
 };
 
 TEST_P(Vectors, HaveTheOperatorsOfTheirNumbers) {
