@@ -437,9 +437,8 @@ TEST_P(PoolThreadCacheThreadsOfSize, BlocksThatOneReleasesAnotherAcquires) {
   auto const bytes = GetParam();
   ScriptedDevice device{64 * GiB};
   MemoryPool pool{device, Location::device};
-  constexpr std::size_t of_the_largest =
-      detail::under_address_sanitizer ? 2'000 : 20'000;  // each is poisoned as a whole
-  std::size_t const blocks = bytes > 16 * MiB ? of_the_largest : bytes > MiB ? 20'000 : 200'000;
+  constexpr std::size_t fewer = detail::under_address_sanitizer ? 10 : 1;  // each is poisoned as a whole
+  std::size_t const blocks = bytes > MiB ? 20'000 / fewer : 200'000;
   std::array<std::atomic<Allocation*>, 64> belt{};
   std::jthread consumer{[&] {
     for (std::size_t i = 0; i < blocks; ++i) {

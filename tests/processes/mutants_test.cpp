@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <string>
@@ -35,6 +38,19 @@ std::string first_failure(std::string_view fault) {
   if (::pclose(run) == 0) return "";
   return failed.empty() ? running + "did not end" : failed;
 }
+
+/// With a fault a test may wait for ever: its process ends six seconds after the test has begun.
+class EndOfPatience : public ::testing::EmptyTestEventListener {
+ public:
+  void OnTestStart(::testing::TestInfo const& /*test*/) override { ::alarm(6); }
+};
+
+[[maybe_unused]] bool const patience_ends = [] {
+  auto const* const fault = std::getenv("UNIMEM_TEST_MUTANT");
+  if (fault == nullptr || std::string_view(fault) == "none") return false;
+  ::testing::UnitTest::GetInstance()->listeners().Append(new EndOfPatience);
+  return true;
+}();
 
 class ProcessesMutants : public ::testing::TestWithParam<detail::MutantText> {};
 

@@ -2,6 +2,7 @@
 #include <unimem/share/buffer_registry.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "core/sanitizers.hpp"
 
 #include <algorithm>
 #include <array>
@@ -207,10 +208,11 @@ TEST(BufferRefWire, OneOrTwoFlippedBitsAreNoticed) {
 }
 
 TEST(BufferRefWire, RandomBytesAreRefusedOrValid) {
+  constexpr int rounds = detail::is_sanitized ? 500 : 5'000;
   for (std::uint32_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937_64 random{seed};
-    for (int round = 0; round < 5000; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       std::vector<std::byte> noise(random() % 4 == 0 ? random() % 100 : 40);
       for (auto& byte : noise) byte = static_cast<std::byte>(random());
       ASSERT_FALSE(refusal(noise).empty()) << "a chance of one in 2^56 for each";
