@@ -1,5 +1,7 @@
 #include "cli/cli_process.hpp"
 
+#include "started_program.hpp"
+
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -64,7 +66,7 @@ bool refuse_unnamed_files() {
 }
 
 /// Between fork and exec. Ends with 126 when the surroundings cannot be had, which no test expects.
-[[noreturn]] void become_cli(char* const* arguments, Surroundings const& around, int out, int err) {
+[[noreturn]] void become_cli(char const* path, char* const* arguments, Surroundings const& around, int out, int err) {
   auto const must = [](bool done) {
     if (!done) ::_exit(126);
   };
@@ -75,8 +77,9 @@ bool refuse_unnamed_files() {
   for (int const signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);
   for (int const signal : around.ignored_signals) std::signal(signal, SIG_IGN);
 
-  // Opened by its descriptor: an ordinary user need not be able to reach the build folder.
-  int const program = ::open(UNIMEM_CLI_PATH, O_RDONLY | O_CLOEXEC);
+  // Opened by its descriptor: an ordinary user need not be able to reach the build folder. What starts is the command
+  // line, or the emulator that runs it.
+  int const program = ::open(path, O_RDONLY | O_CLOEXEC);
   must(program >= 0);
   if (!around.directory.empty()) must(::chdir(around.directory.c_str()) == 0);
   for (auto const& [name, value] : around.environment) must(::setenv(name.c_str(), value.c_str(), 1) == 0);
@@ -105,7 +108,9 @@ bool refuse_unnamed_files() {
 }  // namespace
 
 CliProcess::CliProcess(std::vector<std::string> const& arguments, Surroundings const& surroundings) {
-  std::vector<std::string> texts{"unimem"};
+  auto texts = testing::command_of(UNIMEM_CLI_PATH);
+  auto const path = texts.front();
+  if (texts.size() == 1) texts.front() = "unimem";
   texts.insert(texts.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   for (auto& text : texts) pointers.push_back(text.data());
@@ -125,7 +130,7 @@ CliProcess::CliProcess(std::vector<std::string> const& arguments, Surroundings c
     err_ = err = checked(::memfd_create("err", MFD_CLOEXEC), "memfd_create");
   }
   id_ = checked(::fork(), "fork");
-  if (id_ == 0) become_cli(pointers.data(), surroundings, out_, err);
+  if (id_ == 0) become_cli(path.c_str(), pointers.data(), surroundings, out_, err);
   if (terminal_) ::close(err);
   // The system call itself: the declaration in glibc 2.36 forgets that C++ exists.
   end_ = checked(static_cast<int>(::syscall(SYS_pidfd_open, id_, 0)), "pidfd_open");

@@ -3,6 +3,7 @@
 #include "device/cpu/machine.hpp"
 #include "device/device_conformance.hpp"
 #include "device/without_locking.hpp"
+#include "resident_bytes.hpp"
 
 #include <unistd.h>
 
@@ -58,21 +59,15 @@ TEST(Cpu, HandsOutAddressesTheHostCanUse) {
 }
 
 TEST(Cpu, LargeMemoryReturnsToTheSystemWhenReleased) {
-  auto const resident = [] {
-    std::ifstream file{"/proc/self/statm"};
-    std::size_t size = 0, pages = 0;
-    file >> size >> pages;
-    return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  };
   constexpr std::size_t bytes = std::size_t{64} << 20;
-  auto const before = resident();
+  auto const before = testing::resident_bytes();
   {
     Allocated const piece{cpu(), bytes};
-    EXPECT_LT(resident(), before + bytes / 2) << "nothing is touched yet";
+    EXPECT_LT(testing::resident_bytes(), before + bytes / 2) << "nothing is touched yet";
     std::memset(cpu().address(piece.memory()), 1, bytes);
-    EXPECT_GE(resident(), before + bytes / 2);
+    EXPECT_GE(testing::resident_bytes(), before + bytes / 2);
   }
-  EXPECT_LT(resident(), before + bytes / 2);
+  EXPECT_LT(testing::resident_bytes(), before + bytes / 2);
 }
 
 TEST(Cpu, HasNoNativeQueue) {

@@ -4,17 +4,16 @@
 #include "core/sanitizers.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_pages.hpp"
+#include "resident_bytes.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <fstream>
 #include <initializer_list>
 #include <random>
 #include <string>
@@ -44,13 +43,6 @@ class Ledger final : public PageOwner {
   std::size_t limit = std::size_t{1} << 30;
   std::size_t taken = 0, created = 0, moved = 0, freed = 0;
 };
-
-std::size_t resident_bytes() {
-  std::ifstream file{"/proc/self/statm"};
-  std::size_t size = 0, pages = 0;
-  file >> size >> pages;
-  return pages * static_cast<std::size_t>(getpagesize());
-}
 
 constexpr std::size_t page = std::size_t{64} << 10;
 
@@ -115,16 +107,16 @@ TEST(HostPages, PagesMoveAndAreNotCopied) {
   Ledger ledger;
   HostPages source{ledger};
   auto const first = source.reserve(bytes), second = source.reserve(bytes);
-  auto const before = resident_bytes();
+  auto const before = testing::resident_bytes();
   source.map(first, source.create_pages(bytes));
   std::memset(reinterpret_cast<void*>(first.base), 1, bytes);
   for (int round = 0; round < 10; ++round) {
     source.map(second, source.unmap(first));
     source.map(first, source.unmap(second));
-    ASSERT_LT(resident_bytes(), before + bytes + bytes / 4) << "one copy of the memory exists at a time";
+    ASSERT_LT(testing::resident_bytes(), before + bytes + bytes / 4) << "one copy of the memory exists at a time";
   }
   source.free_pages(source.unmap(first));
-  EXPECT_LT(resident_bytes(), before + bytes / 4) << "freed pages return to the system";
+  EXPECT_LT(testing::resident_bytes(), before + bytes / 4) << "freed pages return to the system";
   source.give_up(first);
   source.give_up(second);
 }
@@ -171,12 +163,12 @@ TEST(HostPages, ShiftedMemoryIsResidentOnce) {
   Ledger ledger;
   HostPages source{ledger};
   auto const range = source.reserve(2 * bytes);
-  auto const before = resident_bytes();
+  auto const before = testing::resident_bytes();
   source.populate(range.part(0, bytes));
   for (std::size_t round = 0; round < 6; ++round) {
     auto const here = range.part(round % 2 * bytes, bytes), there = range.part((round + 1) % 2 * bytes, bytes);
     std::memset(reinterpret_cast<void*>(here.base), 1, bytes);
-    ASSERT_LT(resident_bytes(), before + bytes + bytes / 4) << "what it left has gone back to the system";
+    ASSERT_LT(testing::resident_bytes(), before + bytes + bytes / 4) << "what it left has gone back to the system";
     ASSERT_TRUE(source.shift(here, there));
   }
   source.discard(range.part(0, bytes));

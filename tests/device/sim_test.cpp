@@ -4,12 +4,10 @@
 #include "core/sanitizers.hpp"
 #include "device/device_conformance.hpp"
 #include "device/gate.hpp"
-
-#include <unistd.h>
+#include "resident_bytes.hpp"
 
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <optional>
 
@@ -50,13 +48,6 @@ INSTANTIATE_TEST_SUITE_P(Sim, DeviceConformance,
 
 // ThreadSanitizer leaves the program few addresses.
 constexpr std::size_t terabyte = std::size_t{1} << (detail::under_thread_sanitizer ? 36 : 40);
-
-std::size_t resident_bytes() {
-  std::ifstream file{"/proc/self/statm"};
-  std::size_t size = 0, pages = 0;
-  file >> size >> pages;
-  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-}
 
 TEST(Sim, IsADiscreteDevice) {
   auto& sim = make_sim({.memory_bytes = 12345});
@@ -211,7 +202,7 @@ TEST(Sim, FreshnessTravelsWithPages) {
 
 TEST(Sim, ATerabyteCostsWhatIsTouchedOfIt) {
   auto& sim = make_sim({.memory_bytes = 2 * terabyte});
-  auto const before = resident_bytes();
+  auto const before = testing::resident_bytes();
   Allocated const piece{sim, terabyte}, another{sim, terabyte};
   EXPECT_EQ(sim.memory_info().free_bytes, 0U);
   std::uint32_t const word = 0x12345678;
@@ -223,7 +214,7 @@ TEST(Sim, ATerabyteCostsWhatIsTouchedOfIt) {
     std::memcpy(expected.data() + 4, &word, 4);
     EXPECT_EQ(downloaded(sim, piece.window(i * (terabyte / 16) + 1, 12)), expected);
   }
-  EXPECT_LT(resident_bytes(), before + (std::size_t{64} << 20));
+  EXPECT_LT(testing::resident_bytes(), before + (std::size_t{64} << 20));
 }
 
 TEST(Sim, AReservedTerabyteTakesPagesAsNeeded) {

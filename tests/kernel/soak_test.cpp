@@ -7,6 +7,7 @@
 
 #include "core/sizes.hpp"
 #include "device/temporary_folder.hpp"
+#include "resident_bytes.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -21,7 +22,6 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <mutex>
 #include <numeric>
@@ -79,9 +79,7 @@ struct Sample {
 Sample sample(double seconds) {
   ::malloc_trim(0);
   Sample taken{seconds, 0, ::mallinfo2().uordblks, 0, 0};
-  std::size_t pages = 0;
-  std::ifstream("/proc/self/statm") >> pages >> pages;
-  taken.resident_bytes = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  taken.resident_bytes = testing::resident_bytes();
   auto const entries = [](char const* folder) {
     std::filesystem::directory_iterator const all(folder);
     return static_cast<std::size_t>(std::distance(begin(all), end(all)));

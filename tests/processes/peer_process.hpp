@@ -1,5 +1,7 @@
 #pragma once
 
+#include "started_program.hpp"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -16,6 +18,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -34,9 +37,11 @@ class PeerProcess {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
     ::posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
-    std::string path = program;
-    std::array<char*, 2> arguments{path.data(), nullptr};
-    auto const failure = ::posix_spawn(&pid_, program.c_str(), &actions, nullptr, arguments.data(), environ);
+    auto command = command_of(program);
+    std::vector<char*> arguments;
+    for (auto& word : command) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    auto const failure = ::posix_spawn(&pid_, arguments.front(), &actions, nullptr, arguments.data(), environ);
     ::posix_spawn_file_actions_destroy(&actions);
     ::close(to[0]);
     ::close(from[1]);

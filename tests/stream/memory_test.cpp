@@ -5,26 +5,18 @@
 
 #include "core/check_level.hpp"
 #include "core/sanitizers.hpp"
+#include "resident_bytes.hpp"
 #include "stream/scratch_folder.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <string>
 
 namespace unimem {
 namespace {
 
 /// Resident memory of this process now, bytes (proc(5)).
-std::size_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::size_t pages = 0;
-  std::size_t resident = 0;
-  statm >> pages >> resident;
-  return resident * 4'096;
-}
-
 /// Whatever the file's size, no more is resident than two chunks to a buffer.
 class StreamMemory : public ::testing::TestWithParam<char const*> {};
 
@@ -51,9 +43,9 @@ TEST_P(StreamMemory, StaysWithinTwiceTheBuffersWhateverTheFile) {
     options.buffers = 3;
     options.device = &on;
     if (writes) options.output = "/dev/null";
-    auto const before = resident_bytes();
+    auto const before = testing::resident_bytes();
     std::size_t most = 0;
-    options.progress = [&](std::uint64_t, std::uint64_t) { most = std::max(most, resident_bytes()); };
+    options.progress = [&](std::uint64_t, std::uint64_t) { most = std::max(most, testing::resident_bytes()); };
     auto const result = stream_file(path, kernel, options);
     EXPECT_EQ(result.chunks, 13U);
     // Threads and their stacks come on top, and shadow memory under a sanitizer: far from another chunk to a buffer.
