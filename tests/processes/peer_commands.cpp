@@ -58,6 +58,8 @@ std::string hex(std::span<Byte const> bytes) {
   return text;
 }
 
+std::atomic<bool> ending = false;  ///< this process, by `exit` or behind its last command
+
 }  // namespace
 
 Bytes pattern_of(std::size_t count, std::uint32_t seed) {
@@ -271,10 +273,14 @@ class PeerCommands::Process {
            [seed = number32(words)](OperandBytes const& bytes) { write_pattern(bytes[0], seed); });
     return {};
   }
+  /// It is written a while after this process has begun to end, or in ten seconds.
   std::string put_slowly(Words& words) {
     auto& on = queue(words);
     auto window = part(words);
     run_on(on, {operand(window, Intent::write)}, [seed = number32(words)](OperandBytes const& bytes) {
+      for (int looks = 0; looks < 10'000 && !ending; ++looks) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(150));
       write_pattern(bytes[0], seed);
     });
@@ -291,7 +297,10 @@ class PeerCommands::Process {
     return failed.wait_for_error() ? "failed" : "done";
   }
   /// Without an end of anything that it has.
-  std::string exit(Words& /*words*/) { std::exit(0); }
+  std::string exit(Words& /*words*/) {
+    ending = true;
+    std::exit(0);
+  }
   std::string add_on(Words& words) {
     auto& on = queue(words);
     auto window = part(words);
@@ -499,7 +508,9 @@ class PeerCommands::Process {
 };
 
 PeerCommands::PeerCommands() : process_(std::make_unique<Process>()) {}
-PeerCommands::~PeerCommands() = default;
+PeerCommands::~PeerCommands() {
+  ending = true;
+}
 
 std::string PeerCommands::answer(std::string const& line) {
   return process_->answer(line);
