@@ -151,6 +151,14 @@ void convert_numbers(Program const& program, std::vector<Argument> const& given,
       std::int64_t integer = 0;
       std::memcpy(&integer, list[i].scalar.data(), sizeof integer);
       value = static_cast<double>(integer);
+      bool const is_float = wanted.bytes == sizeof(float);
+      auto const kept = is_float ? static_cast<double>(static_cast<float>(integer)) : value;
+      constexpr double beyond = 0x1p63;  // the largest integers round to it, and it is none of theirs
+      if (kept == beyond || static_cast<std::int64_t>(kept) != integer) {
+        throw InvalidArgument("argument " + std::to_string(i + 1), std::to_string(integer),
+                              std::string("an integer that the kernel's float") + (is_float ? "32" : "64") +
+                                  " has, or a float, which may be rounded");
+      }
     } else if (given[i].type == 'd') {
       std::memcpy(&value, list[i].scalar.data(), sizeof value);
     } else {

@@ -412,7 +412,7 @@ def resize(program, pair):
     try:
         pair.buffer.resize(count)
     except InvalidArgument as error:
-        assert "without leases and mappings" in str(error), error  # a kernel that looks at it has an array over it just now
+        assert "without leases, mappings and graphs" in str(error), error  # a kernel that looks at it has an array over it just now
         return
     pair.model = np.concatenate([pair.model[:kept], np.zeros(count - kept, np.int32)])
     if kept < count:

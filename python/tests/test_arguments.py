@@ -116,6 +116,28 @@ def test_a_finite_number_does_not_become_infinite(opencl):
         assert np.isinf(buffer.to_numpy()[0])
 
 
+def test_an_integer_is_not_rounded(opencl):
+    portable, plain = kernels("float", ", float value", "value")
+    buffer = made(opencl, "f4")
+    for kernel, given in ((portable, (2**24 + 1, -(2**53) - 1, np.int64(2**24 + 1), np.uint32(2**32 - 1), 10**30)), (plain, (2**24 + 1, 2**63 - 1))):
+        for value in given:
+            with pytest.raises(InvalidArgument, match="an integer that the kernel's float32 has"):
+                launch(kernel, 1, readwrite(buffer), value)
+            assert untouched(buffer)
+        for value in (2**24 + 2, -3, 2.0**24 + 1):
+            launch(kernel, 1, readwrite(buffer), value).wait()
+            assert buffer.to_numpy()[0] == np.float32(value)
+            buffer = made(opencl, "f4")
+
+
+def test_integers_beyond_the_kernels_name_its_limits(opencl):
+    portable = kernels("int", ", unimem_i8 value", "value")[0]
+    buffer = made(opencl, "i4")
+    with pytest.raises(InvalidArgument, match="invalid argument 2 '200': must be within the kernel's int8, -128 to 127"):
+        launch(portable, 1, readwrite(buffer), 200)
+    assert untouched(buffer)
+
+
 def test_a_missing_scalar_is_refused(opencl):
     plain = kernels("float", ", ulong count", "count")[1]
     buffer = made(opencl, "f4")

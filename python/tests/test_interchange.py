@@ -175,6 +175,10 @@ def test_devices_are_listed_with_their_properties(cpu, sim):
     all_devices = unimem.devices()
     assert all_devices[0] == cpu and sim in all_devices and len({one.id for one in all_devices}) == len(all_devices)
     info = unimem.device_info(sim)
+    assert info == unimem.device_info(sim.id) and unimem.transfers(sim) == unimem.transfers(sim.id)
+    for wrong in (None, 3):
+        with pytest.raises(unimem.InvalidArgument, match="a Device, or the id of one"):
+            unimem.device_info(wrong)  # type: ignore[arg-type]
     assert info.total_bytes == 256 << 20 and info.runs_host_form and not info.compiles_source
     with pytest.raises(AttributeError):
         info.total_bytes = 3  # type: ignore[misc]

@@ -119,6 +119,11 @@ def test_constants_make_a_kernel_of_their_own(opencl, sim):
         launch(special, 3, write(buffer))
         assert buffer.to_numpy().tolist() == [float(value)] * 3
         assert kernel.specialize(VALUE=value)._native._is_built(opencl)
+    signed = Kernel("fill").source("UNIMEM_KERNEL fill(UNIMEM_BUFFER(double, x)) { UNIMEM_DATA(double, x)[UNIMEM_ITEM_X] = (2 - VALUE) / 2; }")
+    for value in (np.uint8(4), np.uint16(4), np.int32(4)):
+        buffer = UnifiedBuffer(3, np.float64, device=opencl)
+        launch(signed.specialize(VALUE=value), 3, write(buffer))
+        assert buffer.to_numpy().tolist() == [-1] * 3
     buffer = UnifiedBuffer(3, np.float64, device=sim)
     launch(special, 3, write(buffer))
     assert buffer.to_numpy().tolist() == [7] * 3

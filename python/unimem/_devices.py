@@ -31,14 +31,21 @@ def default_device() -> Device:
     return entered[-1] if entered else _unimem.default_device()
 
 
-def device_info(on: Device) -> DeviceInfo:
-    """What does not change while a device exists."""
-    return DeviceInfo(**on._info())
+def _one(on: Device | str) -> Device:
+    found = named(on)
+    if found is None:
+        raise invalid("device", "None", 'a Device, or the id of one, such as "cpu" or "sim"')
+    return found
 
 
-def transfers(on: Device) -> TransferCounters:
-    """What a device has carried out since the process began."""
-    return TransferCounters(**on._transfers())
+def device_info(on: Device | str) -> DeviceInfo:
+    """What does not change while a device, or that with this id, exists."""
+    return DeviceInfo(**_one(on)._info())
+
+
+def transfers(on: Device | str) -> TransferCounters:
+    """What a device, or that with this id, has carried out since the process began."""
+    return TransferCounters(**_one(on)._transfers())
 
 
 def unavailable_backends() -> list[UnavailableBackend]:

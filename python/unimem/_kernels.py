@@ -100,7 +100,8 @@ def _constant_type(name: str, value: object) -> str:
     if isinstance(value, (bool, np.bool_)):
         return "?"
     if isinstance(value, np.integer):
-        return ("qQ" if value.dtype.itemsize > 4 else "iI")[value.dtype.kind == "u"]
+        size = value.dtype.itemsize
+        return ("qQ" if size > 4 else "iI")[value.dtype.kind == "u" and size >= 4]  # smaller ones are `int` in what is computed
     if isinstance(value, int):
         for letter, (least, most) in {"i": (-(1 << 31), 1 << 31), "q": (-(1 << 63), 1 << 63), "Q": (0, 1 << 64)}.items():
             if least <= value < most:
@@ -303,7 +304,10 @@ def _scalar(value: Any, position: int, parameters: list[str] | None) -> tuple[by
         with np.errstate(over="raise"):  # a number that is finite does not become infinite
             scalar = np.array(plain, dtype=dtype)
     except (OverflowError, FloatingPointError):
-        raise invalid(f"argument {position + 1}", value, f"within the kernel's {dtype}") from None
+        most = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        raise invalid(f"argument {position + 1}", value, f"within the kernel's {dtype}, {most.min} to {most.max}") from None
+    if dtype.kind == "f" and isinstance(plain, int) and int(scalar) != plain:
+        raise invalid(f"argument {position + 1}", value, f"an integer that the kernel's {dtype} has, or a float, which may be rounded")
     code = dtype.char.replace("l", "q").replace("L", "Q")
     if code not in _SCALARS:
         raise invalid(f"argument {position + 1}", dtype, "a boolean, an integer, or a float of 32 or 64 bits")

@@ -126,8 +126,9 @@ void BufferParts::refuse(ByteRange range) const {
 void BufferParts::check_not_leased(Place place) const {
   auto const& replica = replicas.at(place);
   if (!replica || !replica->holds().leased()) return;
-  throw InvalidArgument(place == host_place ? "host" : "device", replicas.places.name(place),
-                        fmt::format("a side of {} without leases and mappings", terms.display_name()));
+  throw InvalidArgument(
+      place == host_place ? "host" : "device", replicas.places.name(place),
+      fmt::format("a side of {} without leases, mappings and graphs, which hold its memory", terms.display_name()));
 }
 
 void BufferParts::check_lost(Plan const& plan) const {

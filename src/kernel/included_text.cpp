@@ -53,12 +53,6 @@ std::string escaped(std::string_view name) {
   return result;
 }
 
-/// Without the mark of UTF-8 that some editors put before a text, and that no compiler takes.
-std::string_view without_mark(std::string_view text) {
-  constexpr std::string_view mark = "\xEF\xBB\xBF";
-  return text.starts_with(mark) ? text.substr(mark.size()) : text;
-}
-
 void check_size(std::uintmax_t bytes, std::string_view of) {
   if (bytes <= most_bytes) return;
   throw InvalidArgument("source", fmt::format("{} with {}", format_size(bytes), of),
@@ -192,6 +186,11 @@ class Expansion {
 };
 
 }  // namespace
+
+std::string_view without_mark(std::string_view text) {
+  constexpr std::string_view mark = "\xEF\xBB\xBF";
+  return text.starts_with(mark) ? text.substr(mark.size()) : text;
+}
 
 std::string included_text(KernelSource const& source) {
   return Expansion{source}.run();

@@ -3,6 +3,7 @@
 #include <unimem/kernel/kernel_source.hpp>
 
 #include <string>
+#include <string_view>
 
 namespace unimem::detail {
 
@@ -18,5 +19,8 @@ namespace unimem::detail {
 /// Reads files, now and not later. Throws InvalidArgument if the text becomes longer than 16 MiB, IoError if a file
 /// that is there cannot be read.
 [[nodiscard]] std::string included_text(KernelSource const& source);
+
+/// Without the mark of UTF-8 that some editors put before a text, and that no compiler takes.
+[[nodiscard]] std::string_view without_mark(std::string_view text);
 
 }  // namespace unimem::detail

@@ -22,11 +22,14 @@ bool is_integer(ValueType type) {
   return type.number == Number::unsigned_integer || type.number == Number::signed_integer;
 }
 
-/// Numbers of one kind and size agree, in vectors too; structures by their size. A type that C++ has no name for, a
-/// half or a vector, is a structure of that size there.
+/// Numbers of one kind and size agree, in vectors too, complex numbers where pairs of them fit; structures by their
+/// size. A type that C++ has no name for, a half or a vector, is a structure of that size there.
 bool agree(ValueType given, ValueType wanted) {
   if (!given.is_known() || !wanted.is_known()) return true;
-  if (given.number != Number::none) return given.number == wanted.number && given.bytes == wanted.bytes;
+  if (given.lanes > 1 && wanted.number == Number::none) return given.total_bytes() == wanted.total_bytes();
+  if (given.number != Number::none) {
+    return given.number == wanted.number && given.bytes == wanted.bytes && wanted.lanes % given.lanes == 0;
+  }
   bool const has_no_name = wanted.lanes > 1 || (wanted.number == Number::floating && wanted.bytes == 2);
   return (wanted.number == Number::none || has_no_name) && given.total_bytes() == wanted.total_bytes();
 }

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail {
@@ -95,6 +96,10 @@ Names names_in(std::string_view text) {
 }
 
 }  // namespace
+
+SourceForm::SourceForm(std::string text) : text_(std::move(text)) {
+  text_.erase(0, text_.size() - without_mark(text_).size());
+}
 
 SourceForm::SourceForm(KernelSource const& source) : defines_(source.defines), fast_math_(source.fast_math) {
   check(source);

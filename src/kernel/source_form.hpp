@@ -12,8 +12,8 @@ namespace unimem::detail {
 class SourceForm {
  public:
   SourceForm() = default;
-  /// Compiled as it stands.
-  explicit SourceForm(std::string text) : text_(std::move(text)) {}
+  /// Compiled as it stands, but for a mark of UTF-8 before it.
+  explicit SourceForm(std::string text);
   /// Reads what is included. Throws InvalidArgument, naming it, for what a KernelSource cannot have, and what
   /// `included_text` throws.
   explicit SourceForm(KernelSource const& source);

@@ -33,6 +33,15 @@ TEST(DivergentBarriers, AreSeenUnderAnIfThatAsksForTheItem) {
                 ::testing::AllOf(::testing::HasSubstr("under if ("), ::testing::HasSubstr("UNIMEM_LOCAL_")))
         << body;
   }
+  for (std::string const function : {
+           "UNIMEM_FUNCTION void w() { x = 1; UNIMEM_BARRIER(); }",
+           "UNIMEM_FUNCTION void v(int n) { UNIMEM_BARRIER(); }\nUNIMEM_FUNCTION void w() { v(3); }",
+           "UNIMEM_FUNCTION float w() { if (n) { x = 1; } for (;;) x; float y = unimem_group_sum(x, s); return y; }",
+       }) {
+    EXPECT_THAT(divergence_in(function + "\nUNIMEM_KERNEL f() { if (UNIMEM_LOCAL_X < 16) w(); }"),
+                ::testing::StartsWith("uses w under if (UNIMEM_LOCAL_X < 16)"))
+        << function;
+  }
   EXPECT_EQ(
       divergence_in("UNIMEM_FUNCTION void g() { if (UNIMEM_LOCAL_X == 1) UNIMEM_BARRIER(); }\n"
                     "UNIMEM_KERNEL f() { g(); }"),
@@ -56,6 +65,10 @@ TEST(DivergentBarriers, AreNotSeenWhereAllMayCome) {
            "\n#ifdef A\nif (UNIMEM_LOCAL_X < 4) {\n#else\nif (UNIMEM_LOCAL_X < 8) {\n#endif\nx[0] = 1; } "
            "UNIMEM_BARRIER();",
            "\n#if 0\nif (UNIMEM_LOCAL_X < 4) { UNIMEM_BARRIER(); }\n#endif\n",
+           "\n#define STORE(v) s[0] = v;\nif (UNIMEM_LOCAL_X == 0) STORE(3)\nUNIMEM_BARRIER();",
+           "\n#define STORE { s[0] = 3; }\nif (UNIMEM_LOCAL_X == 0) STORE\nUNIMEM_BARRIER();",
+           "\n#define STORE(v) s[0] = v;\nif (UNIMEM_LOCAL_X == 0) STORE(3) x = unimem_group_sum(y, s);",
+           "\n#define STORE(v) s[0] = v;\nif (UNIMEM_LOCAL_X == 0) STORE(3) else STORE(4) UNIMEM_BARRIER();",
            "if (UNIMEM_LOCAL_X",
            "if (UNIMEM_LOCAL_X == 0) {",
            "if",
@@ -63,6 +76,16 @@ TEST(DivergentBarriers, AreNotSeenWhereAllMayCome) {
            "if (UNIMEM_LOCAL_X) x = 1",
        }) {
     EXPECT_EQ(divergence_in("UNIMEM_KERNEL f(UNIMEM_BUFFER(float, x)) {" + body + "}"), "none") << body;
+  }
+  for (std::string const function : {
+           "UNIMEM_FUNCTION void w(int n) { if (n) UNIMEM_BARRIER(); }",
+           "UNIMEM_FUNCTION void w(int n) { if (n) return; UNIMEM_BARRIER(); }",
+           "UNIMEM_FUNCTION void w(int n) { n ? v() : UNIMEM_BARRIER(); }",
+           "UNIMEM_FUNCTION void w(int n) { for (int i = 0; i < n; ++i) { UNIMEM_BARRIER(); } }",
+           "UNIMEM_FUNCTION void w(int n) { x = 1; }\nUNIMEM_FUNCTION void w(float n) { UNIMEM_BARRIER(); }",
+           "\n#if A\nUNIMEM_FUNCTION void w() { UNIMEM_BARRIER(); }\n#else\nUNIMEM_FUNCTION void w() {}\n#endif\n",
+       }) {
+    EXPECT_EQ(divergence_in(function + "\nUNIMEM_KERNEL f() { if (UNIMEM_LOCAL_X < 16) w(0); }"), "none") << function;
   }
   EXPECT_EQ(divergence_in("UNIMEM_KERNEL g() { if (UNIMEM_LOCAL_X > 1) UNIMEM_BARRIER(); }\n"
                           "UNIMEM_KERNEL f() { UNIMEM_BARRIER(); }"),

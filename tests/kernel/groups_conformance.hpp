@@ -438,6 +438,24 @@ TEST_P(Groups, NoGroupsAreNoWork) {
   EXPECT_THAT(y.to_vector(), ::testing::Each(5.0F));
 }
 
+TEST_P(Groups, ShareMostOfWhatThereIs) {
+  if (!compiles()) GTEST_SKIP() << "of the source form";
+  auto const words = on.info().group_memory_bytes / 16 * 3;  // three quarters
+  auto const kernel = Kernel("large").source(
+      "UNIMEM_KERNEL large(UNIMEM_BUFFER(unimem_u32, x)) {\n"
+      "  UNIMEM_SHARED unimem_u32 all[" +
+      std::to_string(words) +
+      "];\n"
+      "  for (unimem_u32 i = UNIMEM_LOCAL_X; i < sizeof(all) / 4; i += UNIMEM_GROUP_SIZE_X) all[i] = i + 1;\n"
+      "  UNIMEM_BARRIER();\n"
+      "  UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] = all[sizeof(all) / 4 - 1 - UNIMEM_ITEM_X];\n"
+      "}");
+  auto x = filled(std::vector<std::uint32_t>(2 * testing::small_group, 0));
+  launch(on.default_queue(), kernel, Range{x.size()}.group({testing::small_group}), write(x));
+  auto const found = x.to_vector();
+  for (std::size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], words - i) << i;
+}
+
 TEST_P(Groups, MemoryThatAGroupSharesHasALimit) {
   if (!compiles()) GTEST_SKIP() << "of the source form";
   if (on.info().name.starts_with("Stand-in")) GTEST_SKIP() << "the stand-in's compiler does not count it";

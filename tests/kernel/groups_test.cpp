@@ -41,6 +41,21 @@ TEST(WorkGroups, GroupsAreSpreadOverThreads) {
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], i % 1024 + 1);
 }
 
+TEST(GroupFunctions, TakeArraysOfWhatAGroupShares) {
+  std::array<std::int32_t, 5> part{3, -1, 4, 1, 5};
+  group_inclusive_sum(std::span(part));
+  EXPECT_EQ(part, (std::array<std::int32_t, 5>{3, 2, 6, 7, 12}));
+  group_exclusive_sum(std::span(part));
+  EXPECT_EQ(part, (std::array<std::int32_t, 5>{0, 3, 5, 11, 18}));
+  auto const with = [&](auto const& function) {
+    auto copy = part;
+    return function(std::span(copy));
+  };
+  EXPECT_EQ(with([](auto all) { return group_sum(all); }), 37);
+  EXPECT_EQ(with([](auto all) { return group_min(all); }), 0);
+  EXPECT_EQ(with([](auto all) { return group_max(all); }), 18);
+}
+
 TEST(GroupFunctions, TakeAnyNumberOfValues) {
   for (std::size_t count = 0; count < 40; ++count) {
     std::vector<std::int32_t> values(count);

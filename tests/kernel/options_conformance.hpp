@@ -97,6 +97,21 @@ TEST_P(KernelOptions, ConstantsMakeAKernelOfTheirOwn) {
   EXPECT_THAT(result_of(kernel.specialize({{"START", 2147483647L}})), ::testing::Each(2147483647.0F - 3));
 }
 
+TEST_P(KernelOptions, SmallUnsignedConstantsAreComputedWithAsIntegers) {
+  auto const kernel = Kernel("apply").source(
+      "UNIMEM_KERNEL apply(UNIMEM_BUFFER(float, x)) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] = (2 - N) / 2; }");
+  EXPECT_THAT(result_of(kernel.specialize({{"N", std::uint8_t{4}}})), ::testing::Each(-1.0F));
+  EXPECT_THAT(result_of(kernel.specialize({{"N", std::uint16_t{4}}})), ::testing::Each(-1.0F));
+  EXPECT_THAT(result_of(kernel.specialize({{"N", 4U}})), ::testing::Each(2147483648.0F));
+}
+
+TEST_P(KernelOptions, AMarkOfUtf8IsNoPartOfAText) {
+  std::string const text =
+      "\xEF\xBB\xBFUNIMEM_KERNEL apply(UNIMEM_BUFFER(float, x)) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] = 7; }";
+  EXPECT_THAT(result_of(Kernel("apply").source(text)), ::testing::Each(7.0F));
+  EXPECT_THAT(result_of(Kernel("apply").source(KernelSource{.text = text})), ::testing::Each(7.0F));
+}
+
 TEST_P(KernelOptions, FilesOfAFolderAreReadAtOnce) {
   auto on_disk = source;
   on_disk.headers.clear();

@@ -206,6 +206,9 @@ TEST_P(Reductions, AFormulasTextBecomesWhatTheCallableGives) {
   Formula const is_large{"x > 50", [](std::uint8_t v) { return v > 50; }};
   EXPECT_EQ(transform_reduce(on.default_queue(), x, Sum{}, is_large), 2U);
   EXPECT_EQ(transform_reduce(on.default_queue(), x, Minimum{}, is_large), false);
+  auto const halves = filled(std::vector<float>{0.5F, 0.0F, -0.25F});
+  Formula const is_there{"x", [](float v) -> bool { return v != 0; }};
+  EXPECT_EQ(transform_reduce(on.default_queue(), halves, Sum{}, is_there), 2U);
   auto const words = filled(std::vector<std::uint32_t>(1000, 0x104));
   Formula const has_4{"x & 4  // of eight", [](std::uint32_t v) { return (v & 4) != 0; }};
   Formula const has_256{"x & 256", [](std::uint32_t v) { return (v & 256) != 0; }};

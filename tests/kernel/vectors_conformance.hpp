@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -156,7 +157,16 @@ TEST_P(Vectors, TakeBuffersOfNumbersThatAreWholeVectors) {
   integers.fill(1);
   EXPECT_THAT(refusal(axpy(), 1, read(integers), readwrite(to), 1.0F),
               ::testing::HasSubstr("the kernel takes f32 × 4"));
+  UnifiedBuffer<std::complex<double>> wide(16, here());
+  wide.fill({1, 2});
+  EXPECT_THAT(refusal(axpy(), 1, read(wide), readwrite(to), 1.0F), ::testing::HasSubstr("the kernel takes f32 × 4"));
   EXPECT_EQ(to.statistics().device_to_host_copies, before.device_to_host_copies);
+  EXPECT_EQ(to.to_vector(), expected);
+
+  UnifiedBuffer<std::complex<float>> pairs(32, here());
+  pairs.fill({1, 2});
+  launch(on.default_queue(), axpy(), Range{16}, read(pairs), readwrite(to), 10.0F);
+  for (std::size_t i = 0; i < 64; ++i) expected[i] += i % 2 == 0 ? 10.0F : 20.0F;
   EXPECT_EQ(to.to_vector(), expected);
 }
 

@@ -29,7 +29,7 @@ class UNIMEM_API KernelConstant {
   static std::string literal_of(T value) {
     if constexpr (std::is_floating_point_v<T>) {
       return text_of(value);
-    } else if constexpr (std::is_signed_v<T>) {
+    } else if constexpr (std::is_signed_v<T> || (sizeof(T) < sizeof(int) && !std::same_as<T, bool>)) {
       return text_of(static_cast<std::int64_t>(value), sizeof(T) == sizeof(std::int64_t));
     } else {
       return text_of(static_cast<std::uint64_t>(value), sizeof(T) == sizeof(std::uint64_t), std::is_same_v<T, bool>);

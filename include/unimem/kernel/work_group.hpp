@@ -69,30 +69,30 @@ constexpr T group_reduction(std::span<T> values, Join const& join) {
 
 /// What `unimem_group_sum` gives each item of a group (docs/kernels.md), from the values of all of them, by number.
 /// Uses `values` up. Of none: 0.
-template <class T>
-constexpr T group_sum(std::span<T> values) {
-  return detail::group_reduction(values, [](T a, T b) { return static_cast<T>(a + b); });
+template <class T, std::size_t N>
+constexpr T group_sum(std::span<T, N> values) {
+  return detail::group_reduction(std::span<T>(values), [](T a, T b) { return static_cast<T>(a + b); });
 }
-template <class T>
-constexpr T group_min(std::span<T> values) {
-  return detail::group_reduction(values, [](T a, T b) { return b < a ? b : a; });
+template <class T, std::size_t N>
+constexpr T group_min(std::span<T, N> values) {
+  return detail::group_reduction(std::span<T>(values), [](T a, T b) { return b < a ? b : a; });
 }
-template <class T>
-constexpr T group_max(std::span<T> values) {
-  return detail::group_reduction(values, [](T a, T b) { return a < b ? b : a; });
+template <class T, std::size_t N>
+constexpr T group_max(std::span<T, N> values) {
+  return detail::group_reduction(std::span<T>(values), [](T a, T b) { return a < b ? b : a; });
 }
 
 /// Puts in the place of each value the sum of those up to it, as `unimem_group_inclusive_sum` gives it.
-template <class T>
-constexpr void group_inclusive_sum(std::span<T> values) {
+template <class T, std::size_t N>
+constexpr void group_inclusive_sum(std::span<T, N> values) {
   for (std::size_t step = 1; step < values.size(); step *= 2) {
     for (auto i = values.size(); i-- > step;) values[i] = static_cast<T>(values[i - step] + values[i]);
   }
 }
 
 /// Puts in the place of each value the sum of those before it, as `unimem_group_exclusive_sum` gives it.
-template <class T>
-constexpr void group_exclusive_sum(std::span<T> values) {
+template <class T, std::size_t N>
+constexpr void group_exclusive_sum(std::span<T, N> values) {
   group_inclusive_sum(values);
   T before{};
   for (auto& value : values) value = std::exchange(before, value);

@@ -6,6 +6,7 @@
 #include "device/opencl/code.hpp"
 #include "device/opencl/opencl_device.hpp"
 #include "device/opencl/scalar_type.hpp"
+#include "device/opencl/shared_probe.hpp"
 #include "device/source_groups.hpp"
 #include "device/source_kernels.hpp"
 
@@ -87,6 +88,7 @@ void OpenClProgram::read_groups(cl_device_id device) {
   check(api_.clGetKernelWorkGroupInfo(kernel_.get(), device, CL_KERNEL_LOCAL_MEM_SIZE, sizeof shared, &shared, nullptr),
         "clGetKernelWorkGroupInfo");
   check(api_.clGetDeviceInfo(device, CL_DEVICE_LOCAL_MEM_SIZE, sizeof has, &has, nullptr), "clGetDeviceInfo");
+  if (shared > has) shared /= times_shared_is_counted(api_, context_, device);
   if (shared > has) {
     throw KernelError(
         name_, fmt::format("needs {} bytes of memory shared by a group, and {} has {}", shared, device_id_, has));

@@ -2,6 +2,7 @@
 
 #include <unimem/core/export.hpp>
 
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -40,6 +41,8 @@ template <class T>
     return {std::is_signed_v<T> ? Number::signed_integer : Number::unsigned_integer, sizeof(T)};
   } else if constexpr (std::is_floating_point_v<T> && sizeof(T) <= 8) {
     return {Number::floating, sizeof(T)};
+  } else if constexpr (std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>) {
+    return {Number::floating, sizeof(typename T::value_type), 2};
   } else {
     return {Number::none, sizeof(T)};
   }

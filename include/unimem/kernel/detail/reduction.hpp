@@ -81,7 +81,7 @@ template <class A, class Term, class Join, class... T>
   std::array const elements{value_type_of<T>()...};
   // A boolean is a byte there; a line's end behind what was given, which may end with a comment.
   auto const as_truth = [](bool is_boolean, std::string_view text) {
-    return is_boolean ? "((" + std::string(text) + "\n) ? 1 : 0)" : std::string(text);
+    return is_boolean ? "((" + std::string(text) + "\n) != 0)" : std::string(text);
   };
   return kept_reduction(
       reduction_source(elements, value_type_of<Termed>(), value_type_of<A>(),
