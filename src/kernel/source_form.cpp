@@ -78,7 +78,7 @@ Names names_in(std::string_view text) {
   std::vector<std::string_view> by_else;
   std::string_view before, last;
   for (auto word = words.next(); !word.empty(); before = last, last = word, word = words.next()) {
-    names.all.insert(word);
+    if (last != "#") names.all.insert(word);
     if (last == "#" && word.starts_with("if")) {
       undefined.push_back(undefined_by(word, words));
       auto after = words;
