@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -88,19 +89,32 @@ class Raw {
   }
   /// Groups of 0: the driver's choice.
   void run(std::array<std::size_t, 2> items, std::array<std::size_t, 2> group, int times) const {
-    for (int i = 0; i < times; ++i) {
-      cl_event done = nullptr;
-      require(api_.clEnqueueNDRangeKernel(queue_.get(), kernel_.get(), items[1] > 1 ? 2 : 1, nullptr, items.data(),
-                                          group[0] != 0 ? group.data() : nullptr, 0, nullptr,
-                                          i + 1 == times ? &done : nullptr),
-              "clEnqueueNDRangeKernel");
-      if (done == nullptr) continue;
-      require(api_.clWaitForEvents(1, &done), "clWaitForEvents");
-      api_.clReleaseEvent(done);
-    }
+    enqueue(items, group, times - 1, nullptr);
+    cl_event done = nullptr;
+    enqueue(items, group, 1, &done);
+    wait_for({&done, 1});
+  }
+
+  /// The same where what has failed is to be known of each launch, which no later one's event tells.
+  void run_with_events(std::array<std::size_t, 2> items, std::array<std::size_t, 2> group, std::size_t times) const {
+    std::vector<cl_event> events(times);
+    for (auto& event : events) enqueue(items, group, 1, &event);
+    wait_for(events);
   }
 
  private:
+  void enqueue(std::array<std::size_t, 2> items, std::array<std::size_t, 2> group, int times, cl_event* event) const {
+    for (int i = 0; i < times; ++i) {
+      require(api_.clEnqueueNDRangeKernel(queue_.get(), kernel_.get(), items[1] > 1 ? 2 : 1, nullptr, items.data(),
+                                          group[0] != 0 ? group.data() : nullptr, 0, nullptr, event),
+              "clEnqueueNDRangeKernel");
+    }
+  }
+  void wait_for(std::span<const cl_event> events) const {
+    require(api_.clWaitForEvents(static_cast<cl_uint>(events.size()), events.data()), "clWaitForEvents");
+    for (auto const event : events) api_.clReleaseEvent(event);
+  }
+
   Api const& api_;
   opencl::QueueHandle queue_;
   opencl::ProgramHandle program_;
@@ -284,6 +298,9 @@ void on_device(OpenClDevice& device, int rounds) {
     raw.argument(1, raw.memory(device, 4 * count));
     auto const by_hand = [&] { raw.run({count, 1}, {256, 0}, launches); };
     compare("graph of 100 launches of 1,024 items", 0.83, rounds, [&] { graph.launch(queue).wait(); }, by_hand);
+    compare(
+        "the same beside launches with an event each", 0, rounds, [&] { graph.launch(queue).wait(); },
+        [&] { raw.run_with_events({count, 1}, {256, 0}, launches); });
     auto const by_one = [&] {
       for (std::size_t i = 0; i + 1 < launches; ++i) one();
       one().wait();
