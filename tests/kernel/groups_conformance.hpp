@@ -438,11 +438,10 @@ TEST_P(Groups, NoGroupsAreNoWork) {
   EXPECT_THAT(y.to_vector(), ::testing::Each(5.0F));
 }
 
-TEST_P(Groups, ShareMostOfWhatThereIs) {
-  if (!compiles()) GTEST_SKIP() << "of the source form";
-  auto const words = on.info().group_memory_bytes / 16 * 3;  // three quarters
-  auto const kernel = Kernel("large").source(
-      "UNIMEM_KERNEL large(UNIMEM_BUFFER(unimem_u32, x)) {\n"
+/// Each item writes one of so many words of 32 bits that its group shares, the last first.
+inline Kernel sharing(std::size_t words) {
+  return Kernel("sharing").source(
+      "UNIMEM_KERNEL sharing(UNIMEM_BUFFER(unimem_u32, x)) {\n"
       "  UNIMEM_SHARED unimem_u32 all[" +
       std::to_string(words) +
       "];\n"
@@ -450,8 +449,13 @@ TEST_P(Groups, ShareMostOfWhatThereIs) {
       "  UNIMEM_BARRIER();\n"
       "  UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] = all[sizeof(all) / 4 - 1 - UNIMEM_ITEM_X];\n"
       "}");
+}
+
+TEST_P(Groups, ShareMostOfWhatThereIs) {
+  if (!compiles()) GTEST_SKIP() << "of the source form";
+  auto const words = on.info().group_memory_bytes / 16 * 3;  // three quarters
   auto x = filled(std::vector<std::uint32_t>(2 * testing::small_group, 0));
-  launch(on.default_queue(), kernel, Range{x.size()}.group({testing::small_group}), write(x));
+  launch(on.default_queue(), sharing(words), Range{x.size()}.group({testing::small_group}), write(x));
   auto const found = x.to_vector();
   for (std::size_t i = 0; i < found.size(); ++i) ASSERT_EQ(found[i], words - i) << i;
 }
@@ -461,18 +465,8 @@ TEST_P(Groups, MemoryThatAGroupSharesHasALimit) {
   if (on.info().name.starts_with("Stand-in")) GTEST_SKIP() << "the stand-in's compiler does not count it";
   auto const most = on.info().group_memory_bytes;
   ASSERT_GT(most, 0U);
-  auto const floats = most / 4 + 1024;
-  auto const kernel = Kernel("greedy").source(
-      "UNIMEM_KERNEL greedy(UNIMEM_BUFFER(unimem_f32, x)) {\n"
-      "  UNIMEM_SHARED unimem_f32 all[" +
-      std::to_string(floats) +
-      "];\n"
-      "  all[UNIMEM_LOCAL_X] = UNIMEM_ITEM_X;\n"
-      "  UNIMEM_BARRIER();\n"
-      "  UNIMEM_DATA(unimem_f32, x)[UNIMEM_ITEM_X] = all[UNIMEM_LOCAL_X];\n"
-      "}");
-  auto x = filled(std::vector<float>(64, 1.0F));
-  EXPECT_THAT(refusal(kernel, Range{64}.group({testing::small_group}), readwrite(x)),
+  auto x = filled(std::vector<std::uint32_t>(64, 1));
+  EXPECT_THAT(refusal(sharing(most / 4 + 1024), Range{64}.group({testing::small_group}), readwrite(x)),
               ::testing::AnyOf(::testing::HasSubstr("bytes of memory shared by a group"),
                                ::testing::HasSubstr("does not build")));
   EXPECT_EQ(x.statistics().host_to_device_copies, 0U);
