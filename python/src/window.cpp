@@ -75,6 +75,8 @@ ValueType Window::value_type() const noexcept {
       return {Number::signed_integer, item_bytes_};
     case 'f':
       return {Number::floating, item_bytes_};
+    case 'c':
+      return {Number::floating, item_bytes_ / 2, 2};
     default:
       return {Number::none, item_bytes_};
   }

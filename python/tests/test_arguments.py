@@ -52,6 +52,16 @@ def test_buffers_go_by_dtype(opencl, wanted):
                 assert untouched(buffer), (wanted, given)
 
 
+def test_complex_numbers_go_with_pairs_of_theirs(opencl):
+    kernel = Kernel("f").source("UNIMEM_KERNEL f(UNIMEM_BUFFER(unimem_f32x4, x)) { UNIMEM_DATA(unimem_f32x4, x)[0].x = 5; }")
+    pairs, wide = made(opencl, "c8"), made(opencl, "c16")
+    launch(kernel, 1, readwrite(pairs)).wait()
+    assert pairs.to_numpy().tolist() == [5] + 7 * [0]
+    with pytest.raises(KernelError, match="the kernel takes f32 × 4"):
+        launch(kernel, 1, readwrite(wide))
+    assert untouched(wide)
+
+
 def test_unsigned_bytes_are_bytes_of_any_meaning(opencl):
     for kernel in kernels("float"):
         buffer = made(opencl, "u1", 16)
@@ -67,7 +77,7 @@ def test_structures_go_by_size(opencl):
         launch(kernel, 1, readwrite(buffer)).wait()
         assert buffer.to_numpy()[0] == 1 + 2j
         other = made(opencl, "c16")
-        with pytest.raises(KernelError, match="a structure of 16 bytes"):
+        with pytest.raises(KernelError, match="is a buffer of f64 × 2, the kernel takes f32 × 2"):
             launch(kernel, 1, readwrite(other))
         assert untouched(other)
 

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include <algorithm>
+#include <complex>
 
 // What all ranks do together: every one of them has the same bytes afterwards, or every one throws and has what it had.
 
@@ -101,6 +102,12 @@ TEST_F(Collectives, OtherTypesRootsAndReductionsAreRefusedInEveryRank) {
   auto y = holding(numbers_of<float>(rank(), 10));
   EXPECT_THAT([&] { is_last() ? mpi::broadcast(readwrite(x), 0) : mpi::broadcast(readwrite(y), 0); },
               ThrowsMessage<InvalidArgument>(HasSubstr("of one type in every rank")));
+  auto doubles = holding(numbers_of<double>(rank(), 10));
+  UnifiedBuffer<std::complex<float>> pairs(10, on_sim());
+  pairs.fill({1, 2});
+  EXPECT_THAT([&] { is_last() ? mpi::broadcast(readwrite(doubles), 0) : mpi::broadcast(readwrite(pairs), 0); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("of one type in every rank")))
+      << "of one size";
   EXPECT_THAT([&] { mpi::broadcast(readwrite(x), is_last() ? 0 : last()); },
               ThrowsMessage<InvalidArgument>(HasSubstr("root")));
   EXPECT_THAT([&] { mpi::all_reduce(readwrite(x), is_last() ? mpi::Reduction::sum : mpi::Reduction::maximum); },

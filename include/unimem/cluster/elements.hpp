@@ -44,7 +44,8 @@ inline Elements elements_of(ValueType value) {
 
 /// A number for the type that is the same in every rank, for messages that tell it.
 inline int type_code(ValueType value) {
-  return static_cast<int>(value.number) * 4096 + static_cast<int>(value.total_bytes() % 4096);
+  auto const number = value.lanes == 1 ? value.number : ValueType::Number::none;
+  return static_cast<int>(number) * 4096 + static_cast<int>(value.total_bytes() % 4096);
 }
 
 /// Any number of elements for calls whose counts are ints: beyond INT_MAX as one element of a type made for it. So
